@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door: each target is one line of a script under tools/. CMake and Ninja do the building (CMakePresets.json), in build/PRESET.
+# A target with a "##" comment shows up in `make help`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# make run MODEL=path/to/model.gguf PORT=9000 ARGS="--threads 2"
+MODEL ?=
+PORT ?= 8080
+ARGS ?=
+models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
+default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
+export MODEL
+
+.PHONY: help run build test test-long oracle lint tidy format clean distclean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## install what is missing, build, serve the default model on 127.0.0.1:8080 (MODEL=, PORT=, ARGS=)
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@exec build/release/troika serve "$(or $(MODEL),$(default_model))" --port $(PORT) $(ARGS)
+
+build: ## install what is missing and build build/release/troika
+	@tools/setup.sh build
+	@tools/build.sh release troika
+
+test: ## install what the tests need, build every preset, run everything (about 20 minutes on 2 cores)
+	@tools/setup.sh test
+	@python3 tools/run_tests.py
+
+test-long: ## make test with longer fuzzing, the long tests, and clang-tidy
+	@tools/setup.sh test
+	@python3 tools/run_tests.py --long
+
+oracle: ## compare with the reference implementation (torch, 3 GB of its own set-up) and write the golden files
+	@tools/setup.sh test
+	@tools/build.sh release
+	@tools/oracle/run.sh
+
+tidy: ## check the rules that a program can check: include table, banned calls, sizes, documents (seconds)
+	@python3 tests/tidy/test_tidy.py
+	@python3 tests/tidy/tidy.py
+
+lint: ## clang-tidy over all of src (minutes)
+	@tools/setup.sh test
+	@tools/build.sh clang
+	@tools/lint.sh
+
+format: ## clang-format over every C file
+	@tools/format.sh
+
+clean: ## remove what was built, but not the Rust library, the Python environment and what was downloaded
+	@rm -rf build/release build/debug build/clang build/asan build/tsan build/fuzz build/reports
+
+distclean: ## remove all of build/
+	@rm -rf build

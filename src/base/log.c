@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static log_level log_level_wanted = LOG_INFO;
+static bool log_as_json;
+
+void log_setup(log_level level, bool json) {
+  log_level_wanted = level;
+  log_as_json = json;
+}
+
+bool log_wants(log_level level) { return level <= log_level_wanted; }
+
+static size_t json_escape(const char *text, char *out, size_t size) {
+  size_t n = 0;
+  for (; *text && n + 7 < size; text++) {
+    unsigned char c = (unsigned char)*text;
+    if (c == '"' || c == '\\') {
+      out[n++] = '\\';
+      out[n++] = (char)c;
+    } else if (c < 0x20) {
+      n += (size_t)snprintf(out + n, size - n, "\\u%04x", c);
+    } else {
+      out[n++] = (char)c;
+    }
+  }
+  out[n] = 0;
+  return n;
+}
+
+void log_line(log_level level, const char *format, ...) {
+  static const char *const names[] = {"error", "warn", "info", "debug"};
+  if (!log_wants(level)) return;
+  char text[1024], line[2400], stamp[32];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  struct timespec t;
+  struct tm local;
+  clock_gettime(CLOCK_REALTIME, &t);
+  localtime_r(&t.tv_sec, &local);
+  strftime(stamp, sizeof stamp, log_as_json ? "%Y-%m-%dT%H:%M:%S" : "%H:%M:%S", &local);
+  int n;
+  if (log_as_json) {
+    char escaped[2200];
+    json_escape(text, escaped, sizeof escaped);
+    n = snprintf(line, sizeof line, "{\"time\":\"%s.%03d\",\"level\":\"%s\",\"message\":\"%s\"}\n", stamp,
+                 (int)(t.tv_nsec / 1000000), names[level], escaped);
+  } else {
+    n = snprintf(line, sizeof line, "%s.%03d %-5s %s\n", stamp, (int)(t.tv_nsec / 1000000), names[level],
+                 text);
+  }
+  if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
+  /* One write per line keeps lines of several threads whole. */
+  if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
+}
