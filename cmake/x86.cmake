@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # src/kernel/x86/<family>_<level>.c is compiled with that level's flags; nothing else in the tree is.
 set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(flags_avxvnni ${flags_avx2} -mavxvnni)

@@ -193,25 +193,19 @@ def step_quick(preset, *selection):
     return run
 
 
-def fuzz_one(program, seconds):
-    name = program.name
-    room_and_what = re.fullmatch(r"fuzz_(.+)_([a-z0-9]+)", name)
-    sources = [source for source in ROOT.glob("tests/**/fuzz_*.c")
-               if "fuzz_" + "_".join([*source.relative_to(ROOT / "tests").parts[:-1], source.stem[5:]]) == name]
+def fuzz_one(name, seconds):
+    """Starts from tests/fuzz/corpus/<name without fuzz_>/ and tests/fuzz/<name>.dict, where there are any."""
+    program = ROOT / "build/fuzz/tests" / name
+    seeds = ROOT / "tests/fuzz/corpus" / name.removeprefix("fuzz_")
+    words = ROOT / "tests/fuzz" / f"{name}.dict"
     work = ROOT / "build/fuzz/corpus" / name
     work.mkdir(parents=True, exist_ok=True)
     findings = ROOT / "build/fuzz/findings"
     findings.mkdir(parents=True, exist_ok=True)
     command = [program, f"-max_total_time={seconds}", "-timeout=25", "-rss_limit_mb=4096", "-print_final_stats=1",
                f"-artifact_prefix={findings}/{name}-", work]
-    if sources:
-        what = sources[0].stem[len("fuzz_"):]
-        seeds = sources[0].parent / f"corpus_{what}"
-        words = sources[0].with_suffix(".dict")
-        command += [seeds] if seeds.is_dir() else []
-        command += [f"-dict={words}"] if words.is_file() else []
-    elif room_and_what is None:
-        raise ValueError(name)
+    command += [seeds] if seeds.is_dir() else []
+    command += [f"-dict={words}"] if words.is_file() else []
     code, log = call(name, command)
     text = log.read_text(errors="replace")
     runs = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
@@ -224,13 +218,12 @@ def step_fuzz(options):
     if problem:
         result.fail(problem)
         return result
-    programs = sorted(path for path in (ROOT / "build/fuzz/tests").glob("fuzz_*")
-                      if path.is_file() and os.access(path, os.X_OK))
-    if not programs:
+    fuzzers = (ROOT / "build/fuzz/tests/fuzzers.txt").read_text().split()
+    if not fuzzers:
         result.fail("fuzz: no fuzzers")
     seconds = options.fuzz_seconds or (600 if options.long else 60)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for name, code, runs, log in pool.map(lambda program: fuzz_one(program, seconds), programs):
+        for name, code, runs, log in pool.map(lambda name: fuzz_one(name, seconds), fuzzers):
             options.report.add(f"fuzz {name}, inputs in {seconds} s", ">= 100", runs)
             if code == 0 and runs >= 100:
                 result.passed += 1
@@ -304,11 +297,11 @@ def main():
         print(f"[{index + 1}/{len(names)}] {name}: {tally} in {seconds:.0f} s", flush=True)
         add_rows(options, name, tally, seconds)
         total.add(tally)
-    options.report.add("all: time, s", "<= 2400" if not options.long and not options.steps else "",
-                       round(time.monotonic() - begun, 1))
-    code = options.report.finish()
+    options.report.add("all: time, s", "", round(time.monotonic() - begun, 1))
+    if options.report.finish() != 0 and not total.failed:
+        total.fail("a figure does not hold")
     print(total, flush=True)
-    return 1 if total.failed or code else 0
+    return 1 if total.failed else 0
 
 
 if __name__ == "__main__":

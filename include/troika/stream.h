@@ -23,8 +23,8 @@ typedef struct troika_stream troika_stream;
 
 typedef struct troika_stream_options {
   uint32_t size; /* sizeof(troika_stream_options) */
-  /* Called from the runtime's thread when an event was put into an empty ring; must return at once and call nothing of troika but
-   * nothing that blocks. NULL: none. For servers that suspend a connection. */
+  /* Called from the runtime's thread after each new event; must return at once and call nothing of troika. NULL: none. For servers that
+   * suspend a connection. */
   void (*wake)(void *context);
   void *wake_context; /* borrowed until the stream is closed */
 } troika_stream_options;
@@ -66,6 +66,7 @@ typedef struct troika_request {
   uint32_t top_logprobs;      /* [0] and of this many best ones, at most TROIKA_TOP_MAX */
   const troika_token_bias *bias;
   uint32_t bias_n;
+  bool no_prefix_cache;       /* [false] compute the whole prompt although a prefix of it is cached: for measuring */
 } troika_request;
 TROIKA_API void troika_request_init(troika_request *request);
 

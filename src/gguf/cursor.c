@@ -1,7 +1,7 @@
 /* cursor.c - stepping through a file without ever trusting a length.
  *
- * Every comparison is of the form n <= left, never at + n <= len: the sum of a hostile length wraps.
- * Texts carry numbers only, so that no byte of the file reaches a terminal or a log.
+ * Every comparison is of the form n <= left, never at + n <= len: the sum of a hostile length
+ * wraps. Texts carry numbers only, so that no byte of the file reaches a terminal or a log.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
@@ -37,14 +37,14 @@ troika_status gguf_cursor_take(gguf_cursor *c, uint64_t n, const char *what, con
 }
 
 troika_status gguf_cursor_u32(gguf_cursor *c, const char *what, uint32_t *out) {
-  const uint8_t *p;
+  const uint8_t *p = NULL;
   troika_status status = gguf_cursor_take(c, 4, what, &p);
   if (!status) *out = gguf_load_u32(p);
   return status;
 }
 
 troika_status gguf_cursor_u64(gguf_cursor *c, const char *what, uint64_t *out) {
-  const uint8_t *p;
+  const uint8_t *p = NULL;
   troika_status status = gguf_cursor_take(c, 8, what, &p);
   if (!status) *out = gguf_load_u64(p);
   return status;
@@ -53,7 +53,7 @@ troika_status gguf_cursor_u64(gguf_cursor *c, const char *what, uint64_t *out) {
 troika_status gguf_cursor_string(gguf_cursor *c, const char *what, uint64_t min, uint64_t max,
                                  bytes_view *out) {
   uint64_t n;
-  const uint8_t *p;
+  const uint8_t *p = NULL;
   troika_status status = gguf_cursor_u64(c, what, &n);
   if (status) return status;
   if (n < min || n > max) {

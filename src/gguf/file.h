@@ -10,8 +10,9 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF v3 is read and written in place");
 
-/* Hash table over things whose first member is their name: slot = index + 1, 0 is free, at most half full. The
- * hash is SipHash-1-3 with a key of this process, so that no file can be made whose names all collide. */
+/* Hash table over things whose first member is their name: slot = index + 1, 0 is free, at most
+ * half full. The hash is SipHash-1-3 with a key of this process, so that no file can be made whose
+ * names all collide. */
 typedef struct gguf_names {
   uint32_t *slots; /* owned */
   size_t mask;
@@ -65,8 +66,9 @@ troika_status gguf_cursor_fits(const gguf_cursor *c, uint64_t count, uint64_t le
 troika_status gguf_metadata_read(gguf *file, gguf_cursor *c, uint64_t count);
 troika_status gguf_tensors_read(gguf *file, gguf_cursor *c, uint64_t count);
 
-/* Room for one more entry of a table that is filled in order; grows by half, so that memory follows what has been
- * read rather than what a count claims. NULL if there is no memory: the table stays as it was. */
+/* Room for one more entry of a table that is filled in order; grows by half, so that memory follows
+ * what has been read rather than what a count claims. NULL if there is no memory: the table stays
+ * as it was. */
 void *gguf_table_grow(void *table, size_t count, size_t *capacity, size_t entry);
 
 /* Bytes of one value; 0 for strings, arrays and numbers that are no type. */
@@ -84,6 +86,11 @@ static inline uint32_t gguf_load_u32(const uint8_t *p) {
   return v;
 }
 
-enum { GGUF_ALIGNMENT_DEFAULT = 32, GGUF_KEY_MAX = 65535, GGUF_NAME_MAX = 64, GGUF_ARRAY_DEPTH_MAX = 4 };
+enum {
+  GGUF_ALIGNMENT_DEFAULT = 32,
+  GGUF_KEY_MAX = 65535,
+  GGUF_NAME_MAX = 64,
+  GGUF_ARRAY_DEPTH_MAX = 4
+};
 
 #endif

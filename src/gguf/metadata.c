@@ -2,8 +2,9 @@
  *
  *   string key | u32 type | value          value of an array: u32 element type | u64 n | n values
  *
- * Walked once, in order. Arrays of strings get a table of where each string lies (16 bytes each, twice what the
- * shortest string takes in the file), because a vocabulary is asked for by index. Nested arrays are checked, not indexed.
+ * Walked once, in order. Arrays of strings get a table of where each string lies (16 bytes each,
+ * twice what the shortest string takes in the file), because a vocabulary is asked for by index.
+ * Nested arrays are checked, not indexed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
@@ -117,29 +118,26 @@ static troika_status read_entry(gguf_cursor *c, gguf_kv *kv) {
 troika_status gguf_metadata_read(gguf *file, gguf_cursor *c, uint64_t count) {
   size_t capacity = 0;
   troika_status status = gguf_cursor_fits(c, count, 8 + 1 + 4 + 1, "metadata entries");
+  if (status) return status;
   c->section = "metadata entry";
   c->count = count;
-  for (c->index = 0; !status && c->index < count; c->index++) {
+  for (c->index = 0; c->index < count; c->index++) {
     gguf_kv kv = {0};
-    size_t begin = c->at;
+    if (file->kv_count >= UINT32_MAX / 2) {
+      return gguf_cursor_fail(c, TROIKA_LIMIT, "at most %u entries are read", UINT32_MAX / 2);
+    }
     void *table = gguf_table_grow(file->kvs, file->kv_count, &capacity, sizeof kv);
     if (!table) {
       return gguf_cursor_fail(c, TROIKA_NO_MEMORY, "no memory for the table");
     }
     file->kvs = table;
     status = read_entry(c, &kv);
-    if (status) break;
-    if (file->kv_count >= UINT32_MAX / 2) {
-      c->at = begin;
-      free((void *)(uintptr_t)kv.at);
-      return gguf_cursor_fail(c, TROIKA_LIMIT, "at most %u entries are read", UINT32_MAX / 2);
-    }
+    if (status) return status;
     file->kvs[file->kv_count++] = kv;
   }
-  if (status) return status;
   size_t duplicate = 0;
-  status = gguf_names_build(&file->kv_names, file->kvs, sizeof *file->kvs, file->kv_count,
-                            &duplicate);
+  status =
+      gguf_names_build(&file->kv_names, file->kvs, sizeof *file->kvs, file->kv_count, &duplicate);
   c->index = duplicate;
   if (status == TROIKA_FORMAT) return gguf_cursor_fail(c, status, "its key occurs twice");
   if (status) return gguf_cursor_fail(c, status, "no memory for the table of keys");

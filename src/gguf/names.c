@@ -1,17 +1,19 @@
 /* names.c - finding a key or a tensor by its name.
  *
- * A file is hostile until proved otherwise, and a plain hash (FNV, djb2) lets it choose names that all meet in one slot:
- * 100,000 of them would take minutes to check for duplicates. SipHash with a key that differs per process closes that;
- * sorting was the alternative, but then each look-up costs a dozen comparisons.
- * Cost: 8 to 16 bytes an entry; about 10 ns a short name.
- * Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF" (2012), 1 compression and 3 finalisation rounds.
+ * A file is hostile until proved otherwise, and a plain hash (FNV, djb2) lets it choose names that
+ * all meet in one slot: 100,000 of them would take minutes to check for duplicates. SipHash with a
+ * key that differs per process closes that; sorting was the alternative, but then each look-up
+ * costs a dozen comparisons. Cost: 8 to 16 bytes an entry. Source: Aumasson, Bernstein, "SipHash: a
+ * fast short-input PRF" (2012), 1 compression and 3 finalisation rounds.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
 #include "gguf/file.h"
 
-static uint64_t rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }
+static uint64_t rotate(uint64_t x, int by) {
+  return x << by | x >> (64 - by);
+}
 
 static void sip_round(uint64_t v[4]) {
   v[0] += v[1];

@@ -1,7 +1,8 @@
 /* reader.c - opening a file, and what is in it by index and name.
  *
- * The walk costs one pass over the metadata (262,144 strings: a few milliseconds, mostly page faults); tensor data is not
- * touched. After it nothing needs to be checked again, so the accessors are plain loads.
+ * The walk costs one pass over the metadata (262,144 strings: a few milliseconds, mostly page
+ * faults); tensor data is not touched. After it nothing needs to be checked again, so the accessors
+ * are plain loads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
@@ -107,15 +108,25 @@ void gguf_close(gguf **file) {
   free(f);
 }
 
-uint32_t gguf_version(const gguf *file) { return file->version; }
+uint32_t gguf_version(const gguf *file) {
+  return file->version;
+}
 
-uint64_t gguf_alignment(const gguf *file) { return file->alignment; }
+uint64_t gguf_alignment(const gguf *file) {
+  return file->alignment;
+}
 
-size_t gguf_size(const gguf *file) { return file->len; }
+size_t gguf_size(const gguf *file) {
+  return file->len;
+}
 
-const os_map *gguf_map(const gguf *file) { return file->map.data ? &file->map : NULL; }
+const os_map *gguf_map(const gguf *file) {
+  return file->map.data ? &file->map : NULL;
+}
 
-size_t gguf_kv_count(const gguf *file) { return file->kv_count; }
+size_t gguf_kv_count(const gguf *file) {
+  return file->kv_count;
+}
 
 const gguf_kv *gguf_kv_at(const gguf *file, size_t i) {
   CHECK(i < file->kv_count);
@@ -126,7 +137,9 @@ const gguf_kv *gguf_find(const gguf *file, const char *key) {
   return gguf_names_find(&file->kv_names, bytes_of_string(key));
 }
 
-size_t gguf_tensor_count(const gguf *file) { return file->tensor_count; }
+size_t gguf_tensor_count(const gguf *file) {
+  return file->tensor_count;
+}
 
 const gguf_tensor *gguf_tensor_at(const gguf *file, size_t i) {
   CHECK(i < file->tensor_count);

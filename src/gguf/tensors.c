@@ -1,9 +1,12 @@
 /* tensors.c - the tensor infos, and whether the data they claim is really there.
  *
- *   string name | u32 n_dims | u64 dims[n_dims] | u32 type | u64 offset     (from the aligned end of this part)
+ *   string name | u32 n_dims | u64 dims[n_dims] | u32 type | u64 offset
  *
- * Dimensions are multiplied with overflow checked (2^42+1 rows of 576 wrap to a small number otherwise). Overlap is found by
- * sorting the places; a file written in order, as all are, is not sorted at all.
+ * Offsets count from the aligned end of this part.
+ *
+ * Dimensions are multiplied with overflow checked (2^42+1 rows of 2^22 elements
+ * would wrap to one row). Overlap is found by sorting the places; a file written in order, as all
+ * are, is not sorted at all.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
@@ -21,7 +24,7 @@ static troika_status size_tensor(const gguf_cursor *c, gguf_tensor *t) {
     if (t->dims[d] == 0) {
       return gguf_cursor_fail(c, TROIKA_FORMAT, "dimension %" PRIu32 " is 0", d);
     }
-    if (__builtin_mul_overflow(total, t->dims[d], &total) || total > INT64_MAX) {
+    if (__builtin_mul_overflow(total, t->dims[d], &total)) {
       return gguf_cursor_fail(c, TROIKA_FORMAT,
                               "size overflow: dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64
                               " x %" PRIu64,
@@ -35,8 +38,9 @@ static troika_status size_tensor(const gguf_cursor *c, gguf_tensor *t) {
   }
   if (__builtin_mul_overflow(total / elements, (uint64_t)bytes, &t->bytes) ||
       t->bytes > INT64_MAX) {
-    return gguf_cursor_fail(c, TROIKA_FORMAT, "size overflow: %" PRIu64 " blocks of %" PRIu32
-                            " bytes", total / elements, bytes);
+    return gguf_cursor_fail(c, TROIKA_FORMAT,
+                            "size overflow: %" PRIu64 " blocks of %" PRIu32 " bytes",
+                            total / elements, bytes);
   }
   return TROIKA_OK;
 }
@@ -95,11 +99,10 @@ static troika_status check_overlap(const gguf *file, gguf_cursor *c) {
   for (size_t i = 1; i < n && !status; i++) {
     if (places[i - 1].end <= places[i].begin) continue;
     c->index = places[i].index;
-    status = gguf_cursor_fail(c, TROIKA_FORMAT,
-                              "its data at byte %" PRIu64 " overlaps tensor %zu (bytes %" PRIu64
-                              " to %" PRIu64 ")",
-                              places[i].begin, places[i - 1].index + 1, places[i - 1].begin,
-                              places[i - 1].end);
+    status = gguf_cursor_fail(
+        c, TROIKA_FORMAT,
+        "its data at byte %" PRIu64 " overlaps tensor %zu (bytes %" PRIu64 " to %" PRIu64 ")",
+        places[i].begin, places[i - 1].index + 1, places[i - 1].begin, places[i - 1].end);
   }
   free(places);
   return status;

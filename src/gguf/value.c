@@ -1,7 +1,8 @@
 /* value.c - metadata values as C values.
  *
- * Converters disagree about widths (a count is u32 in one file and i32 or u64 in the next), so integers are taken by
- * value; a float is never taken for an integer nor the other way round, since that has always been a broken file.
+ * Converters disagree about widths (a count is u32 in one file and i32 or u64 in the next), so
+ * integers are taken by value; a float is never taken for an integer nor the other way round, since
+ * that has always been a broken file.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
@@ -15,7 +16,8 @@ static bool is_integer(gguf_type type) {
   return type <= GGUF_I32 || type == GGUF_U64 || type == GGUF_I64;
 }
 
-/* A u64 above INT64_MAX becomes INT64_MAX: no caller has a use for one, and none takes it for small. */
+/* A u64 above INT64_MAX becomes INT64_MAX: no caller has a use for one, and none takes it for
+ * small. */
 static int64_t load_integer(const uint8_t *p, gguf_type type) {
   uint64_t u = 0;
   memcpy(&u, p, gguf_scalar_bytes(type));
@@ -59,27 +61,32 @@ static troika_status find_typed(const gguf *file, const char *key, bool (*right)
   return TROIKA_OK;
 }
 
-static bool is_float(gguf_type type) { return type == GGUF_F32 || type == GGUF_F64; }
-static bool is_bool(gguf_type type) { return type == GGUF_BOOL; }
-static bool is_string(gguf_type type) { return type == GGUF_STRING; }
+static bool is_float(gguf_type type) {
+  return type == GGUF_F32 || type == GGUF_F64;
+}
+static bool is_bool(gguf_type type) {
+  return type == GGUF_BOOL;
+}
+static bool is_string(gguf_type type) {
+  return type == GGUF_STRING;
+}
 
 troika_status gguf_get_u32(const gguf *file, const char *key, uint32_t *out, troika_error *err) {
-  const gguf_kv *kv;
+  const gguf_kv *kv = NULL;
   troika_status status = find_typed(file, key, is_integer, "an integer", &kv, err);
   if (status) return status;
   int64_t value = load_integer(kv->data, kv->type);
   if (value < 0 || value > UINT32_MAX) {
-    return error_set(err, TROIKA_FORMAT,
-                     "metadata key %s is %s%" PRId64 " (%s), must be 0 to %" PRIu32, key,
-                     value == INT64_MAX ? "at least " : "", value, gguf_value_type_name(kv->type),
-                     UINT32_MAX);
+    return error_set(
+        err, TROIKA_FORMAT, "metadata key %s is %s%" PRId64 " (%s), must be 0 to %" PRIu32, key,
+        value == INT64_MAX ? "at least " : "", value, gguf_value_type_name(kv->type), UINT32_MAX);
   }
   *out = (uint32_t)value;
   return TROIKA_OK;
 }
 
 troika_status gguf_get_f32(const gguf *file, const char *key, float *out, troika_error *err) {
-  const gguf_kv *kv;
+  const gguf_kv *kv = NULL;
   troika_status status = find_typed(file, key, is_float, "f32 or f64", &kv, err);
   if (status) return status;
   if (!load_float(kv->data, kv->type, out)) {
@@ -89,7 +96,7 @@ troika_status gguf_get_f32(const gguf *file, const char *key, float *out, troika
 }
 
 troika_status gguf_get_bool(const gguf *file, const char *key, bool *out, troika_error *err) {
-  const gguf_kv *kv;
+  const gguf_kv *kv = NULL;
   troika_status status = find_typed(file, key, is_bool, "bool", &kv, err);
   if (!status) *out = kv->data[0] != 0;
   return status;
@@ -97,7 +104,7 @@ troika_status gguf_get_bool(const gguf *file, const char *key, bool *out, troika
 
 troika_status gguf_get_string(const gguf *file, const char *key, bytes_view *out,
                               troika_error *err) {
-  const gguf_kv *kv;
+  const gguf_kv *kv = NULL;
   troika_status status = find_typed(file, key, is_string, "string", &kv, err);
   if (!status) *out = gguf_string_at(kv, 0);
   return status;

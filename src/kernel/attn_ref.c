@@ -1,5 +1,6 @@
 /* attn_ref.c - scalar reference of attn.h, and the sizes that every level shares.
- * Reads like the definition in kernel.h; about 2 ns per fma where the baseline calls it. SPDX-License-Identifier: Apache-2.0 */
+ * Reads like the definition in kernel.h; about 2 ns per fma where the baseline calls it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/attn.h"
 
 #include <math.h>
@@ -8,13 +9,28 @@
 #include "kernel/exp.h"
 #include "quant/quant.h"
 
-/* For every level alike, so that a table may change without new buffers. Lanes are queries: Q^T and O [head_dim][lanes],
- * S [32][lanes], five numbers a lane, K and V of a page as fp32. GEN needs less: 512 scores and head_dim vectors a head. */
+/* For every level alike, so that a table may change without new buffers. Lanes are queries: Q^T and
+ * O [head_dim][lanes], four numbers a lane, K and V of a page as fp32, a copy of V, the scores of
+ * one unit. GEN needs less: 512 scores for each of four heads and two copies of V. */
 size_t kernel_attn_scratch_bytes(uint32_t group, uint32_t head_dim) {
   size_t lanes = (size_t)KERNEL_ROWS_MAX * group;
-  size_t floats = lanes * (2 * (size_t)head_dim + KERNEL_PAGE + 8) +
-                  2 * (size_t)KERNEL_PAGE * head_dim + (size_t)ELEM_LANES * KERNEL_PAGE;
+  size_t floats = lanes * (2 * (size_t)head_dim + 4) +
+                  3 * (size_t)KERNEL_PAGE * head_dim + KERNEL_PAGE * ATTN_UNIT_LANES;
   return (floats * sizeof(float) + 63) & ~(size_t)63;
+}
+
+const uint16_t *attn_values_seen(const kernel_attn *a, uint32_t t, uint32_t first, uint32_t end,
+                                 uint16_t *copy) {
+  uint32_t page = t & ~(uint32_t)(KERNEL_PAGE - 1);
+  const uint16_t *values = attn_page(a, t) + (size_t)KERNEL_PAGE * a->head_dim;
+  if (first <= page && end >= page + KERNEL_PAGE) return values;
+  uint16_t keep[KERNEL_PAGE];
+  for (uint32_t i = 0; i < KERNEL_PAGE; i++)
+    keep[i] = page + i >= first && page + i < end ? 0xffff : 0;
+  for (uint32_t d = 0; d < a->head_dim; d++)
+    for (uint32_t i = 0; i < KERNEL_PAGE; i++)
+      copy[d * KERNEL_PAGE + i] = values[d * KERNEL_PAGE + i] & keep[i];
+  return copy;
 }
 
 static float dot_lanes(const float *q, const uint16_t *k, uint32_t head_dim) {
@@ -102,18 +118,20 @@ static void attn_prompt_ref(const kernel_attn *a) {
   uint32_t hd = a->head_dim;
   CHECK(hd <= ATTN_HEAD_DIM_MAX && a->group <= ATTN_GROUP_MAX && a->rows <= KERNEL_ROWS_MAX);
   float *keys = a->scratch, *values = keys + (size_t)KERNEL_PAGE * hd;
+  uint16_t *copy = (uint16_t *)(values + (size_t)KERNEL_PAGE * hd);
   for (uint32_t i = 0; i < a->rows * a->group; i++) {
     float *part = a->part + i * a->part_stride;
     for (uint32_t d = 0; d < hd; d++) part[d] = 0.0f;
     part[hd] = ATTN_HIDDEN;
     part[hd + 1] = 0.0f;
   }
-  uint32_t end = attn_end(a, a->rows - 1);
-  for (uint32_t t = attn_page_first(a, 0); t < end; t += KERNEL_PAGE) {
+  uint32_t first = attn_first(a, 0), end = attn_end(a, a->rows - 1);
+  for (uint32_t t = attn_page_first(first, end); t < end; t += KERNEL_PAGE) {
     const uint16_t *page = attn_page(a, t);
+    const uint16_t *seen = attn_values_seen(a, t, first, end, copy);
     for (uint32_t i = 0; i < KERNEL_PAGE * hd; i++) {
       keys[i] = elem_bf16(quant_f16_to_f32(page[i]));
-      values[i] = elem_bf16(quant_f16_to_f32(page[(size_t)KERNEL_PAGE * hd + i]));
+      values[i] = elem_bf16(quant_f16_to_f32(seen[i]));
     }
     for (uint32_t row = 0; row < a->rows; row++)
       for (uint32_t g = 0; g < a->group; g++)
@@ -145,8 +163,7 @@ void attn_ref_fill(kernel_table *table) {
 static void fill_by_level(kernel_table *table) {
   attn_ref_fill(table);
 #if defined(__x86_64__)
-  if (!(table->levels & 1u << KERNEL_BIT_AVX2)) return;
-  attn_avx2_fill(table);
+  if (table->levels & 1u << KERNEL_BIT_AVX2) attn_avx2_fill(table);
   if (!(table->levels & 1u << KERNEL_BIT_AVX512)) return;
   attn_avx512_fill(table);
   if (!(table->levels & 1u << KERNEL_BIT_AVX512BF16)) return;

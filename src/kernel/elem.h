@@ -1,9 +1,14 @@
-/* elem.h - the kernels over plain vectors: norm, rotary embedding, gates, adds, the KV write, softmax sums.
+/* elem.h - the kernels over plain vectors: norm, rotary embedding, gates, adds, KV write, softmax.
  *
  * kernel.h defines each to the bit. What it leaves open and we fix here, so that every level agrees:
- *   max      a NaN is passed over (b > a ? b : a), and a zero comes out as +0: no order of the comparisons shows.
- *   vec_max  is a NaN if any element is.
- * Each level is one struct of pointers; elem_ref.c is the reference. SPDX-License-Identifier: Apache-2.0 */
+ *
+ * - A maximum passes over a NaN (b > a ? b : a) and a zero comes out as +0: no order of the
+ *   comparisons shows. vec_max is a NaN if any element is.
+ * - NaN payloads are not part of the definition.
+ *
+ * Every level fills the same pointers; elem_ref.c is the reference.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_ELEM_H
 #define KERNEL_ELEM_H
 
@@ -16,12 +21,14 @@ enum { ELEM_LANES = 16 };
 
 /* Fills the pointers of this family by table->levels: the highest level that has them. */
 void kernel_elem_fill(kernel_table *table);
-/* One level. elem_x86_fill climbs its ladder. */
+/* One level each. */
 void elem_ref_fill(kernel_table *table);
 void elem_avx2_fill(kernel_table *table);
 void elem_avx512_fill(kernel_table *table);
 
-static inline float elem_max(float a, float b) { return b > a ? b : a; }
+static inline float elem_max(float a, float b) {
+  return b > a ? b : a;
+}
 
 /* v[i] + v[i+8], then +4, +2, +1: the one order in which 16 lanes are summed. */
 static inline float elem_tree(const float lanes[ELEM_LANES]) {

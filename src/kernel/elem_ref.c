@@ -1,6 +1,6 @@
 /* elem_ref.c - scalar reference of elem.h: plain loops in the order that kernel.h defines.
- * fmaf is one rounding everywhere (a call where the baseline has no FMA); speed is the business of x86/elem_*.c.
- * SPDX-License-Identifier: Apache-2.0 */
+ * fmaf is one rounding everywhere (a call where the baseline has no FMA); speed is the business of
+ * x86/elem_*.c. SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/elem.h"
 
 #include <math.h>
@@ -13,8 +13,7 @@
 
 static void rms_norm_ref(const float *x, const float *w, uint32_t n, float eps, float *y) {
   float lanes[ELEM_LANES] = {0};
-  for (uint32_t i = 0; i < n; i++)
-    lanes[i % ELEM_LANES] = fmaf(x[i], x[i], lanes[i % ELEM_LANES]);
+  for (uint32_t i = 0; i < n; i++) lanes[i % ELEM_LANES] = fmaf(x[i], x[i], lanes[i % ELEM_LANES]);
   float r = 1.0f / sqrtf(elem_tree(lanes) / (float)n + eps);
   for (uint32_t i = 0; i < n; i++) y[i] = (x[i] * r) * w[i];
 }
@@ -82,7 +81,9 @@ static float vec_sum_exp_ref(const float *x, uint32_t n, float max) {
   return elem_tree(lanes);
 }
 
-float kernel_exp(float x) { return exp_scalar(x); }
+float kernel_exp(float x) {
+  return exp_scalar(x);
+}
 
 void kernel_thread_setup(void) {
 #if defined(__x86_64__)
@@ -108,8 +109,7 @@ void elem_ref_fill(kernel_table *table) {
 void kernel_elem_fill(kernel_table *table) {
   elem_ref_fill(table);
 #if defined(__x86_64__)
-  if (!(table->levels & 1u << KERNEL_BIT_AVX2)) return;
-  elem_avx2_fill(table);
+  if (table->levels & 1u << KERNEL_BIT_AVX2) elem_avx2_fill(table);
   if (!(table->levels & 1u << KERNEL_BIT_AVX512)) return;
   elem_avx512_fill(table);
 #endif

@@ -11,7 +11,8 @@
  *
  * Prefixes: a full page of tokens is published under a key that hashes the salt (whose cache it is), all tokens up to its end and whether any was
  * generated. A prefix of n tokens matches only if every group still holds what position n needs: for a window, the pages covering [n - W, n).
- * Pages whose last owner is gone stay cached until they are needed, least recently used first (price V of scheduling.md 6 without hints).
+ * Pages whose last owner is gone stay cached until they are needed, least recently used first (price V of scheduling.md 6 without hints). A sequence
+ * lets go of its last page first, so that in a full group a suffix goes before its prefix.
  *
  * Single-threaded: owned by the runtime thread. Allocates at kv_create only. */
 #ifndef KV_KV_H
@@ -45,6 +46,10 @@ typedef struct kv_options {
   uint64_t bytes;         /* of all pools together: a bound */
 } kv_options;
 
+/* How the bytes are split: so that `sequences` sequences of one length t have their pages in every group at once, for the longest t <= context that
+ * the bytes allow; and every group has what one sequence of `context` needs. Bytes beyond sequences x context make all groups
+ * larger by the same ratio: room for cached prefixes. */
+
 typedef struct kv kv;
 
 /* Reserves the pools (zeroed memory that is not touched until used). LIMIT with the numbers if not even one sequence of `context` fits. */
@@ -53,6 +58,7 @@ void kv_destroy(kv **k);
 
 typedef struct kv_pool_stats {
   uint32_t total, free, cached, owned; /* pages; a shared page counts once */
+  uint32_t promisable; /* that kv_sequence_promise could still give to a new sequence: what the scheduler calls free */
   size_t page_bytes;
 } kv_pool_stats;
 void kv_stats(const kv *k, uint32_t group, kv_pool_stats *out);
@@ -69,7 +75,9 @@ void kv_need(const kv *k, uint32_t tokens, uint32_t *need);
 /* Promises that this sequence will get pages for `tokens` positions: takes them out of what others may be promised. BUSY if they are not to be had
  * now (free + cached - promised), LIMIT if never. Given back by close. */
 troika_status kv_sequence_promise(kv *k, uint32_t sequence, uint32_t tokens);
-/* Makes [begin, end) writable: takes pages, evicting cached ones if none is free. After a promise it cannot fail. NO_MEMORY changes nothing. */
+/* Makes [begin, end) writable: takes pages, evicting cached ones if none is free. keep_from <= begin <= what was extended or attached so far; no page
+ * in it may be published. After a promise it cannot fail as long as end is within the promised tokens and, if there are windows, within keep_from +
+ * ahead. NO_MEMORY (more than promised, and not to be had) changes nothing. */
 troika_status kv_sequence_extend(kv *k, uint32_t sequence, uint32_t begin, uint32_t end);
 /* No row before position `from` will read any more: window groups let go of what none can see. */
 void kv_sequence_keep_from(kv *k, uint32_t sequence, uint32_t from);
@@ -81,10 +89,12 @@ typedef struct kv_ref {
   uint32_t tokens; /* that it covers */
 } kv_ref;
 uint32_t kv_match(const kv *k, uint64_t salt, const int32_t *tokens, uint32_t n, bool exact, kv_ref *out);
-/* Puts the pages of a match into an empty sequence, shared. Returns the tokens attached. */
+/* Puts the pages of a match into an empty sequence, shared; keep_from is then the tokens attached, which it returns. 0, and nothing is changed: the match is no longer
+ * there, or (without a promise before) others were promised so much that its cached pages cannot be taken. */
 uint32_t kv_attach(kv *k, uint32_t sequence, uint64_t salt, const int32_t *tokens, const kv_ref *ref);
 /* The first `tokens` positions of the sequence are written and final: publish their whole pages. generated_from: position of the first generated
- * token (n if none). Cheap when nothing new is whole. */
+ * token (n if none). Cheap when nothing new is whole. Pages after attached ones that hold generated tokens count as such. A page whose tokens are
+ * already published by another sequence stays private. */
 void kv_publish(kv *k, uint32_t sequence, uint64_t salt, const int32_t *tokens, uint32_t n, uint32_t generated_from);
 
 /* Walks everything and checks the invariant; for tests. false with a sentence in err. */

@@ -1,20 +1,22 @@
-/* q4_k.c - Q4_K: 256 weights in 8 groups of 32, each with a 6-bit scale and a 6-bit minimum. 4.5
- * bits a weight.
+/* q4_k.c - Q4_K: 256 weights in 8 groups of 32, each with a 6-bit scale and a 6-bit minimum.
+ * 4.5 bits a weight.
  *
  *   byte 0    1    2       3    4         15   16          47                112         143
  *        [ d f16 ][ dmin f16 ][ scales     ][ groups 0|1    ] ... [ groups 6|7              ]
  *
- *   codes: 4 runs of 32 bytes; run r, byte i: lower nibble is weight i of group 2r, upper nibble of
- * 2r+1 scales, 12 bytes, g = 0..3 (s, m: scale and minimum; a group above 3 has its upper 2 bits
- * parked in 0..7): byte g     s[g+4] bits 5-4 | s[g] byte g+4   m[g+4] bits 5-4 | m[g] byte g+8
- * m[g+4] bits 3-0 | s[g+4] bits 3-0
+ *   codes: 4 runs of 32 bytes; run r, byte i: lower nibble is weight i of group 2r, upper
+ *          nibble weight i of group 2r+1
+ *   scales: s and m are scale and minimum of a group; for g = 0..3
+ *     byte g     s[g+4] bits 5-4 | s[g]
+ *     byte g+4   m[g+4] bits 5-4 | m[g]
+ *     byte g+8   m[g+4] bits 3-0 | s[g+4] bits 3-0
  *
  *   w = (d * s) * c - (dmin * m)      four roundings, no FMA
  *
  * The encoder tries 21 step widths per group, solves scale and minimum by least squares for each
  * one's codes, keeps the best, rounds scales and minima to 6 bits and codes the weights again with
- * what was stored. About 1,400 operations a group. Source of the layout: PyPI `gguf`, quants.py (it
- * has no encoder; this one is ours).
+ * what was stored. About 10,000 operations a group. Source of the layout: PyPI `gguf`, quants.py
+ * (it has no encoder; this one is ours).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

@@ -12,8 +12,8 @@
  *
  * The encoder tries 19 step widths per group around the one that gives the weight farthest from
  * zero the code -32, takes the least-squares step of each one's codes, keeps the best, rounds the
- * steps to 8 bits and codes again. About 600 operations a group. Source of the layout: PyPI `gguf`,
- * quants.py (it has no encoder; this one is ours).
+ * steps to 8 bits and codes again. About 2,500 operations a group. Source of the layout: PyPI
+ * `gguf`, quants.py (it has no encoder; this one is ours).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

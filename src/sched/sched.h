@@ -54,7 +54,11 @@ typedef struct sched_view {
 /* Plain data; all zero at start. */
 typedef struct sched_memory {
   uint64_t decisions;
+  uint32_t waited_for; /* id + 1 of the first request that the last decision admitted: no launch was started, to wait for it */
+  uint32_t reserved;   /* 0 */
 } sched_memory;
+
+enum { SCHED_REQUESTS_MAX = 4096 }; /* not ended, in one view */
 
 typedef enum sched_action_kind {
   SCHED_ADMIT,   /* request: give it a place and promise its pages */
@@ -71,6 +75,7 @@ typedef enum sched_reason { SCHED_REASON_NONE, SCHED_REASON_PAGES, SCHED_REASON_
 
 typedef struct sched_action {
   uint8_t kind, reason;
+  uint16_t reserved; /* 0: no hidden bytes, so that actions can be compared and hashed as they lie */
   uint32_t request; /* id, or SCHED_NO_REQUEST */
   uint32_t rows;
   uint32_t launch;
@@ -79,7 +84,11 @@ typedef struct sched_action {
 
 /* Returns the number of actions written (never more than capacity; what does not fit is decided the next time). *wake_ns: when to ask again though nothing
  * happens (INT64_MAX: never). O(n log n) in the requests. A cancelled request with rows in flight makes it ask for SCHED_STOP of a launch that holds nothing but that request's rows
- * (a launch with other rows runs on). */
+ * (a launch with other rows runs on).
+ *
+ * Actions are carried out in their order. A decision that admits starts no launch: *wake_ns is now, so that the next one sees what a cached prefix has
+ * left of the prompt. It is also now if actions did not fit, or if what expires may make room for what waits. A wake of now is "once this
+ * decision's actions are done, and not before". */
 size_t sched_decide(const sched_view *view, sched_memory *memory, int64_t now_ns, sched_action *out, size_t capacity, int64_t *wake_ns);
 
 #endif

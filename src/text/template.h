@@ -5,8 +5,14 @@
  * output, on a thread of its own with a 64 MiB stack (a deep one overflows the stack, which no handler catches). Never call template_render from the
  * HTTP or the runtime thread.
  *
- * What the template writes may hold control tokens; what the messages hold may not. So rendering gives *segments*: text of the
- * template, where control tokens count, and text that came from a message, which is literal. template_tokenize puts both together. */
+ * What the template writes may hold control tokens; what the messages hold may not. chat_template_tokenize marks, before rendering, the
+ * characters of the messages with which a control token could begin or end, and no control token may cover a marked one: a message's
+ * `<|im_end|>` is tokenized as plain text, also when filters move, cut, quote or join it (src/text/rust/src/guard.rs says how). The text
+ * itself is always exactly what the reference library would render. Cost: messages that hold such characters are rendered twice.
+ * Limits: a control token whose first and last characters the template wrote counts as the template's, also if a message wrote its middle (as
+ * in `<|{{ message.role }}|>`): check roles and tool names before. Where a template looks at those characters itself the marking is
+ * weaker, and if it changes whole control tokens of a message (quotes them in ASCII, say) the request is TROIKA_INVALID.
+ * User-defined tokens (not control) are found in messages too, as the reference tokenizers do. */
 #ifndef TEXT_TEMPLATE_H
 #define TEXT_TEMPLATE_H
 

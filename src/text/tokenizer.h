@@ -6,7 +6,8 @@
  * whatever the text. Memory: about 60 bytes a vocabulary entry.
  *
  * Control tokens (BOS, EOS, <|im_start|> ...) are recognised only where the caller says so (`parse_special`); plain text is
- * always literal, so that a user cannot write one. */
+ * always literal, so that a user cannot write one.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
 
@@ -55,7 +56,8 @@ void tokenizer_ids_free(tokenizer_ids *ids);
  * space at the very start of a decoded text is the caller's to strip (tokenizer_strips_prefix). */
 bytes_view tokenizer_piece(const tokenizer *t, int32_t token, bool special);
 bool tokenizer_strips_prefix(const tokenizer *t);
-/* Whole-array decode, appended to `out`. */
+size_t tokenizer_piece_max(const tokenizer *t); /* bytes of the longest piece */
+/* Whole-array decode, appended to `out`; the dummy space at the start is stripped. */
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, bytes_buffer *out);
 
 #endif

@@ -71,7 +71,7 @@ class Model:
         self.metadata = {key: field.contents() for key, field in reader.fields.items()}
         self.architecture = self.metadata["general.architecture"]
         self.weights = {
-            tensor.name: numpy.ascontiguousarray(
+            tensor.name: numpy.array(
                 gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=numpy.float32)
             for tensor in reader.tensors}
         self.vocabulary_count = len(self.metadata["tokenizer.ggml.tokens"])
@@ -149,7 +149,9 @@ def parameter_make(model, name):
     """The name and value that transformers wants for one tensor of the file."""
     value = model.weights[name]
     if model.architecture == "gemma3" and "norm" in name:
-        value = value - numpy.float32(1)
+        stored, value = value, value - numpy.float32(1)
+        if not numpy.array_equal(value + numpy.float32(1), stored):
+            raise ValueError(f"{name}: taking the 1 off and adding it again is not exact")
     if name == "token_embd.weight":
         return "model.embed_tokens.weight", value
     if name == "output_norm.weight":

@@ -23,7 +23,9 @@ class Tokens:
         self.begin = []
         if model.architecture == "gemma3":
             self.tokenizer = Tokenizer.from_file(gemma_tokenizer_path)
-            if any(self.tokenizer.id_to_token(i) != word for i, word in enumerate(words)):
+            # The GGUF writes the user-defined runs of spaces with plain spaces.
+            if any(self.tokenizer.id_to_token(i) != word.replace(" ", "\u2581")
+                   for i, word in enumerate(words)):
                 raise ValueError("tokenizer.json and the GGUF name different tokens")
             self.begin = [model.metadata["tokenizer.ggml.bos_token_id"]]
             return

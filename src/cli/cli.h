@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cli.h - what the subcommands share: settings, exit codes, the model, progress, signals.
+ *
+ * Settings come from one table (options.c), which feeds the command line, the environment, the config file and every --help. Which wins:
+ *     command line  >  TROIKA_<OPTION>  >  config file  >  default */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "troika/model.h"
+#include "troika/runtime.h"
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
+
+typedef enum cli_command { CLI_RUN, CLI_SERVE, CLI_BENCH, CLI_INSPECT, CLI_TOKENIZE, CLI_COMMANDS } cli_command;
+
+typedef struct cli_settings {
+  const char *model, *model_name, *chat_template, *cpu_levels, *config;
+  int64_t threads, parallel, queue_max, context, kv_size, span_rows;
+  int activations, log_level; /* indices of their choices */
+  bool help, verbose, log_json, json;
+  /* run */
+  const char *system, *stop;
+  int64_t max_tokens, seed, top_k, repeat_last;
+  double temperature, top_p, min_p, repeat_penalty;
+  bool raw, ignore_eos;
+  /* serve */
+  const char *host;
+  int64_t port, body_max, keepalive_s, drain_s;
+  /* bench */
+  const char *prefill, *batch;
+  int64_t decode, repetitions, warmups;
+  /* tokenize */
+  bool ids, decode_ids, special, no_bos, count;
+
+  bool seeded;            /* --seed was given */
+  const char **arguments; /* what is no option; borrowed from argv */
+  int arguments_n;
+  arena owned; /* texts that came from a file */
+} cli_settings;
+
+/* --- parse.c. False: said on stderr what is wrong. argv begins after the subcommand. */
+bool cli_settings_read(cli_command command, int argc, char **argv, cli_settings *out);
+void cli_settings_free(cli_settings *s);
+
+/* --- help.c */
+void cli_help(cli_command command);
+void cli_help_all(void);
+const char *cli_command_name(cli_command command);
+
+/* --- the subcommands: exit code */
+int cli_run(const cli_settings *s);
+int cli_serve(const cli_settings *s);
+int cli_bench(const cli_settings *s);
+int cli_inspect(const cli_settings *s);
+int cli_tokenize(const cli_settings *s);
+
+/* --- open.c. Failures are said on stderr. */
+typedef struct cli_engine {
+  troika_model *model;
+  troika_runtime *runtime;
+  char path[PATH_MAX];
+  char name[128]; /* short name, or the file's name without .gguf */
+  double open_s;  /* both together */
+} cli_engine;
+/* A path, or the short name of a model in the cache folder. */
+bool cli_model_path(const char *model, char *path, size_t size, char *name, size_t name_size);
+bool cli_model_open(const cli_settings *s, cli_engine *out);
+/* parallel: requests at once that this command needs. */
+bool cli_engine_open(const cli_settings *s, uint32_t parallel, cli_engine *out);
+void cli_engine_close(cli_engine *e);
+/* "troika: " and the sentence; returns CLI_FAILED. */
+int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* All of standard input, or a file. False: said why. */
+bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out);
+bool cli_stdin_is_piped(void);
+void cli_bytes_text(uint64_t bytes, char out[16]); /* "94.2 MB" */
+
+/* --- progress.c: a bar on stderr, only if that is a terminal, and only for work longer than a blink. */
+typedef struct cli_progress {
+  const char *what;
+  int64_t started_ns, drawn_ns;
+  bool terminal, visible;
+} cli_progress;
+void cli_progress_begin(cli_progress *p, const char *what);
+void cli_progress_show(void *progress, uint64_t done, uint64_t total);
+void cli_progress_end(cli_progress *p);
+
+/* --- signals.c: the first SIGINT or SIGTERM asks, the second one ends the process. */
+void cli_signals_catch(void);
+bool cli_signals_seen(void);
+
+#endif

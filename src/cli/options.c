@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table, and all that reads the environment. */
+#include "cli/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum {
+  R = 1 << CLI_RUN,
+  S = 1 << CLI_SERVE,
+  B = 1 << CLI_BENCH,
+  I = 1 << CLI_INSPECT,
+  T = 1 << CLI_TOKENIZE,
+  ENGINE = R | S | B,
+  ALL = ENGINE | I | T
+};
+
+#define AT(field) offsetof(cli_settings, field)
+#define FLAG(name, letter, commands, help, field) \
+  {name, NULL, letter, OPTION_FLAG, commands, NULL, NULL, 0, 0, NULL, help, AT(field)}
+#define TEXT(name, letter, commands, value, missing, help, field) \
+  {name, NULL, letter, OPTION_TEXT, commands, value, missing, 0, 0, NULL, help, AT(field)}
+#define NUMBER(name, alias, letter, type, commands, missing, min, max, help, field) \
+  {name, alias, letter, type, commands, "N", missing, min, max, NULL, help, AT(field)}
+#define CHOICE(name, commands, missing, choices, help, field) \
+  {name, NULL, 0, OPTION_CHOICE, commands, "NAME", missing, 0, 0, choices, help, AT(field)}
+
+/* clang-format off */
+const option options_table[] = {
+  FLAG("help", 'h', ALL, "Print this and exit.", help),
+  TEXT("config", 0, ALL, "FILE", NULL, "Settings file, \"key = value\" lines; default is $XDG_CONFIG_HOME/troika/config.", config),
+  TEXT("model", 'm', ENGINE | T, "MODEL", "smollm2", "GGUF file, or a name in the cache folder: smollm2, gemma3.", model),
+  NUMBER("threads", NULL, 't', OPTION_INTEGER, ENGINE, "0", 0, 1024, "Worker threads; 0 is the processors this process may use.", threads),
+  CHOICE("activations", ENGINE, "default", "default|float|int8", "Arithmetic of activations: default, exact and slow, or fast and rougher.", activations),
+  TEXT("cpu-levels", 0, ENGINE, "LIST", "all", "Instruction sets that may be used: all, scalar, or some of avx2,avx512,...", cpu_levels),
+  NUMBER("context", NULL, 'c', OPTION_INTEGER, ENGINE, "0", 0, 1 << 24, "Most tokens of one request, prompt and answer; 0 is the model's, at most 8192.", context),
+  NUMBER("kv-size", NULL, 0, OPTION_SIZE, ENGINE, "0", 0, 1e15, "Bytes for the KV cache (64M, 2G); 0 is what parallel and context need.", kv_size),
+  NUMBER("span-rows", NULL, 0, OPTION_INTEGER, ENGINE, "0", 0, 4096, "Prompt rows that advance together; 0 is the engine's choice.", span_rows),
+  TEXT("chat-template", 0, R | S, "FILE", NULL, "Jinja file used instead of the model's own chat template.", chat_template),
+  CHOICE("log-level", S, "info", "error|warn|info|debug", "What is logged to standard error.", log_level),
+  FLAG("log-json", 0, S, "Log one JSON object a line.", log_json),
+  FLAG("verbose", 'v', R, "Print time to first token, tokens per second and peak memory.", verbose),
+  TEXT("system", 0, R, "TEXT", NULL, "System message.", system),
+  FLAG("raw", 0, R, "Continue the prompt as it is, without the chat template.", raw),
+  NUMBER("max-tokens", NULL, 'n', OPTION_INTEGER, R, "-1", -1, 1 << 24, "Most tokens of the answer; -1 is until the context is full.", max_tokens),
+  NUMBER("temp", "temperature", 0, OPTION_REAL, R, "0.7", 0, 2, "Temperature; 0 takes the likeliest token.", temperature),
+  NUMBER("top-k", NULL, 0, OPTION_INTEGER, R, "0", 0, INT32_MAX, "Draw among this many likeliest tokens; 0 is off.", top_k),
+  NUMBER("top-p", NULL, 0, OPTION_REAL, R, "0.95", 0, 1, "Draw among the fewest tokens with this probability together; 1 is off.", top_p),
+  NUMBER("min-p", NULL, 0, OPTION_REAL, R, "0", 0, 1, "Draw among tokens with this share of the best one's probability; 0 is off.", min_p),
+  NUMBER("repeat-penalty", NULL, 0, OPTION_REAL, R, "1", 0.01, 100, "Makes recent tokens less likely; 1 is off.", repeat_penalty),
+  NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, R, "64", 0, 1 << 20, "Tokens that count as recent.", repeat_last),
+  NUMBER("seed", NULL, 's', OPTION_INTEGER, R, NULL, -9e18, 9e18, "Same seed, same answer; absent is a new one each time.", seed),
+  TEXT("stop", 0, R, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
+  FLAG("ignore-eos", 0, R, "Do not stop at the model's end token.", ignore_eos),
+  TEXT("host", 0, S, "ADDRESS", "127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.", host),
+  NUMBER("port", NULL, 'p', OPTION_INTEGER, S, "8080", 0, 65535, "Port to listen on; 0 is any free one.", port),
+  NUMBER("parallel", NULL, 0, OPTION_INTEGER, S, "8", 1, 64, "Requests that run at once.", parallel),
+  NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 65536, "Requests that may wait; the next gets 429.", queue_max),
+  TEXT("model-name", 0, S, "NAME", NULL, "Name in /v1/models and answers; default is the model's short or file name.", model_name),
+  NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30, "Largest request body.", body_max),
+  NUMBER("keep-alive", NULL, 0, OPTION_INTEGER, S, "10", 0, 3600, "Seconds of silence after which a stream gets a comment line; 0 is never.", keepalive_s),
+  NUMBER("drain", NULL, 0, OPTION_INTEGER, S, "30", 0, 86400, "Seconds that running requests get after SIGTERM or Ctrl-C.", drain_s),
+  TEXT("prefill", 0, B, "LIST", "64,256,512,2048", "Prompt lengths to measure.", prefill),
+  NUMBER("decode", NULL, 0, OPTION_INTEGER, B, "64", 2, 4096, "Tokens to generate in each decode measurement.", decode),
+  TEXT("batch", 0, B, "LIST", "1,2,4,8", "Numbers of requests that decode together.", batch),
+  NUMBER("repetitions", NULL, 'r', OPTION_INTEGER, B, "5", 1, 1000, "Measurements of each kind.", repetitions),
+  NUMBER("warm-ups", NULL, 0, OPTION_INTEGER, B, "1", 0, 100, "Unmeasured runs before them.", warmups),
+  FLAG("json", 0, B | I | T, "Write JSON.", json),
+  FLAG("ids", 0, T, "Write only the token numbers.", ids),
+  FLAG("decode-ids", 'd', T, "The other way: token numbers in, text out.", decode_ids),
+  FLAG("special", 0, T, "Names of control tokens in the text are control tokens.", special),
+  FLAG("no-bos", 0, T, "Do not put the begin token first.", no_bos),
+  FLAG("count", 0, T, "Write only how many tokens there are.", count),
+};
+/* clang-format on */
+const unsigned options_count = sizeof options_table / sizeof *options_table;
+
+static bool name_is(const char *wanted, const char *name, size_t len) {
+  if (!wanted || strlen(wanted) != len) return false;
+  for (size_t i = 0; i < len; i++)
+    if (wanted[i] != (name[i] == '_' ? '-' : name[i])) return false;
+  return true;
+}
+
+const option *option_find(const char *name, size_t len) {
+  for (unsigned i = 0; i < options_count; i++)
+    if (name_is(options_table[i].name, name, len) || name_is(options_table[i].alias, name, len)) return &options_table[i];
+  return NULL;
+}
+
+const option *option_find_letter(char letter) {
+  for (unsigned i = 0; i < options_count; i++)
+    if (letter && options_table[i].letter == letter) return &options_table[i];
+  return NULL;
+}
+
+/* Edits (insert, delete, replace) between two names; names longer than the row are cut. */
+static unsigned distance(const char *a, const char *b) {
+  unsigned row[48];
+  size_t m = strlen(a), n = strlen(b);
+  if (n > 46) n = 46;
+  for (size_t j = 0; j <= n; j++) row[j] = (unsigned)j;
+  for (size_t i = 1; i <= m; i++) {
+    unsigned corner = row[0];
+    row[0] = (unsigned)i;
+    for (size_t j = 1; j <= n; j++) {
+      unsigned above = row[j], best = corner + (a[i - 1] != b[j - 1]);
+      if (above + 1 < best) best = above + 1;
+      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+      corner = above;
+      row[j] = best;
+    }
+  }
+  return row[n];
+}
+
+const char *option_nearest(const char *name, cli_command command) {
+  const char *best = NULL;
+  unsigned least = (unsigned)strlen(name) / 2 + 1;
+  for (unsigned i = 0; i < options_count; i++) {
+    const option *o = &options_table[i];
+    if (!(o->commands & 1u << command)) continue;
+    unsigned d = distance(name, o->name);
+    bool begins = strlen(name) >= 3 && !strncmp(name, o->name, strlen(name));
+    if (begins) d = 1;
+    if (d < least) least = d, best = o->name;
+  }
+  return best;
+}
+
+static bool parse_flag(const char *text, bool *out) {
+  static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
+  for (int i = 0; i < 4; i++) {
+    if (!strcasecmp(text, yes[i])) return *out = true, true;
+    if (!strcasecmp(text, no[i])) return *out = false, true;
+  }
+  return false;
+}
+
+/* 64, 64K, 64M, 2G; powers of 1024. */
+static bool parse_size(const char *text, double *out) {
+  char *end;
+  double v = strtod(text, &end);
+  if (end == text) return false;
+  static const char units[] = "KMGT";
+  const char *unit = *end ? strchr(units, *end >= 'a' ? *end - 32 : *end) : NULL;
+  if (unit)
+    for (end++; unit >= units; unit--) v *= 1024;
+  if (*end == 'B' || *end == 'b') end++;
+  *out = v;
+  return !*end;
+}
+
+static bool parse_choice(const option *o, const char *text, int *out) {
+  int i = 0;
+  for (const char *p = o->choices; *p; i++) {
+    size_t len = strcspn(p, "|");
+    if (strlen(text) == len && !strncmp(text, p, len)) return *out = i, true;
+    p += len;
+    if (*p) p++;
+  }
+  return false;
+}
+
+static bool set_number(const option *o, const char *text, void *at, char *problem, size_t size) {
+  char *end;
+  double v = 0;
+  long long whole = 0;
+  errno = 0;
+  bool ok;
+  if (o->type == OPTION_SIZE) {
+    ok = parse_size(text, &v);
+    whole = ok && v >= 0 && v < 9e18 ? (long long)v : 0;
+  } else if (o->type == OPTION_INTEGER) {
+    whole = strtoll(text, &end, 10);
+    v = (double)whole;
+    ok = end != text && !*end && !errno;
+  } else {
+    v = strtod(text, &end);
+    ok = end != text && !*end && isfinite(v);
+  }
+  if (!ok || !(v >= o->min && v <= o->max)) {
+    snprintf(problem, size, "%s is \"%.60s\"; allowed is a %s from %.10g to %.10g", o->name, text,
+             o->type == OPTION_INTEGER ? "whole number" : o->type == OPTION_SIZE ? "size" : "number", o->min, o->max);
+    return false;
+  }
+  if (o->type == OPTION_REAL)
+    *(double *)at = v;
+  else
+    *(int64_t *)at = whole;
+  return true;
+}
+
+bool option_set(const option *o, const char *text, cli_settings *s, char *problem, size_t problem_size) {
+  void *at = (char *)s + o->offset;
+  switch (o->type) {
+  case OPTION_FLAG:
+    if (parse_flag(text, at)) return true;
+    snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is true or false", o->name, text);
+    return false;
+  case OPTION_TEXT:
+    *(const char **)at = text;
+    return true;
+  case OPTION_CHOICE:
+    if (parse_choice(o, text, at)) return true;
+    snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is %s", o->name, text, o->choices);
+    return false;
+  default:
+    if (!set_number(o, text, at, problem, problem_size)) return false;
+    if (o->offset == AT(seed)) s->seeded = true;
+    return true;
+  }
+}
+
+void options_set_defaults(cli_settings *s) {
+  char problem[256];
+  *s = (cli_settings){0};
+  arena_init(&s->owned, 16 * 1024 * 1024);
+  for (unsigned i = 0; i < options_count; i++)
+    if (options_table[i].missing && !option_set(&options_table[i], options_table[i].missing, s, problem, sizeof problem))
+      fprintf(stderr, "troika: default of %s\n", problem); /* the table is wrong: tests see this */
+}
+
+bool options_set_environment(cli_settings *s, cli_command command) {
+  for (unsigned i = 0; i < options_count; i++) {
+    const option *o = &options_table[i];
+    char name[64] = "TROIKA_", problem[256];
+    if (!(o->commands & 1u << command)) continue;
+    for (size_t j = 0; o->name[j] && j < 50; j++) {
+      char c = o->name[j];
+      name[7 + j] = c == '-' ? '_' : c >= 'a' && c <= 'z' ? (char)(c - 32) : c;
+      name[8 + j] = 0;
+    }
+    const char *text = getenv(name);
+    if (text && *text && !option_set(o, text, s, problem, sizeof problem)) {
+      fprintf(stderr, "troika: %s in the environment: %s\n", name, problem);
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool home_path(const char *variable, const char *below_home, const char *tail, char *out, size_t size) {
+  const char *base = getenv(variable), *home = getenv("HOME");
+  int n;
+  if (base && *base == '/')
+    n = snprintf(out, size, "%s/%s", base, tail);
+  else if (home && *home)
+    n = snprintf(out, size, "%s/%s/%s", home, below_home, tail);
+  else
+    return false;
+  return n > 0 && (size_t)n < size;
+}
+
+bool option_config_path(char *out, size_t size) {
+  return home_path("XDG_CONFIG_HOME", ".config", "troika/config", out, size);
+}
+
+bool option_models_folder(char *out, size_t size) {
+  return home_path("XDG_CACHE_HOME", ".cache", "troika/models", out, size);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* internal.h - what the files of this room share: pool.c (pages), prefix.c (what is cached under which tokens), kv.c
+ * (sequences, promises), check.c.
+ *
+ *   page     free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, on the group's list by age)
+ *   node     32 published tokens after those of its parent: a tree, so that two prefixes are equal only if all their tokens
+ *            are; the 64-bit key only finds the bucket. It holds one page a group; a full group's page always (or the whole
+ *            subtree is dropped), a window's as long as nobody needed it more.
+ *
+ * Promises: claim of a sequence in a group = max(promised, held). Kept true at all times, so that what is promised can
+ * always be taken:
+ *   full     free + cached >= sum(claim - held)     a shared page is let go of by all its holders at close only
+ *   window   total >= sum(claim)                    shared pages counted once per holder: one of them may slide on and
+ *                                                   need a page of its own while the other still holds the shared one */
+#ifndef KV_INTERNAL_H
+#define KV_INTERNAL_H
+
+#include "kv/kv.h"
+
+#define KV_NO_NODE UINT32_MAX
+
+typedef struct kv_page {
+  uint32_t refs, node;  /* KV_NO_NODE: not published */
+  uint32_t older, newer; /* while cached: neighbours on the list */
+} kv_page;
+
+typedef struct kv_pool_state {
+  kv_group group;
+  uint8_t *memory;
+  kv_page *pages;
+  uint32_t *free; /* stack */
+  uint32_t total, free_n, cached_n;
+  uint32_t oldest, newest; /* of the cached */
+  uint64_t claims, held;   /* sums over the open sequences */
+} kv_pool_state;
+
+typedef struct kv_node {
+  uint64_t key, salt;
+  uint32_t parent, child, previous, next; /* tree; a free node uses next */
+  uint32_t bucket_next;
+  uint32_t depth; /* pages up to its end */
+  uint32_t pins;  /* sequences whose `published_node` it is, and a publish in progress */
+  bool generated;
+  uint32_t page[KV_GROUPS_MAX];
+  int32_t tokens[KV_PAGE_TOKENS];
+} kv_node;
+
+typedef struct kv_sequence {
+  bool open;
+  uint32_t keep_from;
+  uint32_t promised[KV_GROUPS_MAX];
+  uint32_t first[KV_GROUPS_MAX], end[KV_GROUPS_MAX]; /* held: pages [first, end) of the table */
+  uint32_t generated_page;                           /* first attached page with generated tokens; KV_NO_PAGE: none */
+  uint32_t published, published_node;                /* whole pages that are in the tree, and the last one's node */
+  uint32_t *table[KV_GROUPS_MAX];
+} kv_sequence;
+
+struct kv {
+  uint32_t n_groups, n_sequences, context, ahead, table_pages;
+  bool has_full;
+  kv_pool_state pools[KV_GROUPS_MAX];
+  kv_sequence *sequences;
+  uint32_t *tables;
+  kv_node *nodes;
+  uint32_t nodes_total, nodes_free, nodes_used, *buckets, buckets_mask;
+};
+
+static inline bool kv_is_full(const kv_pool_state *p) { return p->group.kind == KV_FULL; }
+static inline uint32_t kv_held(const kv_sequence *s, uint32_t group) {
+  return s->end[group] - s->first[group];
+}
+static inline uint32_t kv_claim(const kv_sequence *s, uint32_t group) {
+  uint32_t held = kv_held(s, group);
+  return s->promised[group] > held ? s->promised[group] : held;
+}
+
+/* pool.c */
+uint32_t kv_group_need(const kv_group *group, uint32_t ahead, uint32_t tokens);
+troika_status kv_split_bytes(const kv_options *options, uint32_t totals[KV_GROUPS_MAX], troika_error *err);
+troika_status kv_pool_create(kv_pool_state *p, const kv_group *group, uint32_t total, troika_error *err);
+void kv_pool_destroy(kv_pool_state *p);
+uint32_t kv_pool_promisable(const kv_pool_state *p);
+uint32_t kv_page_take(kv *k, uint32_t group); /* evicts if none is free; there must be one or the other */
+void kv_page_hold(kv *k, uint32_t group, uint32_t page);
+void kv_page_let_go(kv *k, uint32_t group, uint32_t page);
+void kv_page_forget(kv *k, uint32_t group, uint32_t page); /* its node is going: cached becomes free, owned private */
+
+/* prefix.c */
+troika_status kv_prefix_create(kv *k, troika_error *err);
+void kv_prefix_destroy(kv *k);
+void kv_prefix_evict(kv *k, uint32_t group, uint32_t page); /* a cached page becomes free, and what is of no use without it */
+void kv_prefix_unpin(kv *k, kv_sequence *s);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "troika/runtime.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/os.h"
+#include "runtime/internal.h"
+
+enum { PARALLEL_DEFAULT = 8, QUEUE_DEFAULT = 256, SPAN_DEFAULT = 256, SPAN_MIN = 16 };
+
+static troika_status check_options(const troika_model *model, troika_runtime_options *o,
+                                   uint32_t *levels, troika_error *err) {
+  if (!o->threads) o->threads = os_cpus("");
+  if (!o->parallel) o->parallel = PARALLEL_DEFAULT;
+  if (!o->queue_max) o->queue_max = QUEUE_DEFAULT;
+  if (!o->span_rows) o->span_rows = SPAN_DEFAULT;
+  uint32_t context_max = model->g->context;
+  if (!o->context)
+    o->context = context_max < RUNTIME_CONTEXT_DEFAULT ? context_max : RUNTIME_CONTEXT_DEFAULT;
+  if (o->parallel > RUNTIME_PARALLEL_MAX)
+    return error_set(err, TROIKA_INVALID, "parallel is %u, wanted 1 to %d", o->parallel,
+                     RUNTIME_PARALLEL_MAX);
+  if (o->queue_max > RUNTIME_QUEUE_MAX)
+    return error_set(err, TROIKA_INVALID, "queue_max is %u, wanted at most %d", o->queue_max,
+                     RUNTIME_QUEUE_MAX);
+  if (o->context > context_max)
+    return error_set(err, TROIKA_INVALID, "context is %u, the model was made for %u", o->context,
+                     context_max);
+  if (o->span_rows < SPAN_MIN || o->span_rows > 4096)
+    return error_set(err, TROIKA_INVALID, "span_rows is %u, wanted %d to 4096", o->span_rows,
+                     SPAN_MIN);
+  if (o->activations > TROIKA_ACTIVATIONS_INT8)
+    return error_set(err, TROIKA_INVALID, "activations is %d", (int)o->activations);
+  *levels = KERNEL_MASK_ALL;
+  if (o->cpu_levels && !kernel_mask_parse(o->cpu_levels, levels))
+    return error_set(err, TROIKA_INVALID, "cpu_levels '%s' names an unknown instruction set",
+                     o->cpu_levels);
+  return TROIKA_OK;
+}
+
+/* Halves the span until all slots together keep their bound. */
+static uint32_t fit_span(const graph *g, uint32_t span, uint32_t parallel) {
+  while (span > SPAN_MIN && device_cpu_slot_bytes(g, span) * SLOT_DECODE +
+                                    device_cpu_slot_bytes(g, parallel) * (SLOT_COUNT - SLOT_DECODE) >
+                                RUNTIME_SLOT_BYTES_MAX)
+    span /= 2;
+  return span < SPAN_MIN ? SPAN_MIN : span;
+}
+
+/* Room for every place at full context, unless memory is short. */
+static uint64_t kv_bytes_default(const graph *g, uint32_t parallel, uint32_t context,
+                                 uint32_t ahead) {
+  uint64_t bytes = 0, half = os_memory_available() / 2;
+  for (uint32_t i = 0; i < g->n_groups; i++) {
+    const graph_kv_group *group = &g->groups[i];
+    uint64_t pages = (context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    uint64_t few = ((uint64_t)group->window + ahead + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS + 1;
+    if (group->window && few < pages) pages = few;
+    bytes += pages * group->page_bytes;
+  }
+  bytes *= parallel;
+  return bytes < half ? bytes : half;
+}
+
+static troika_status create_pages(troika_runtime *rt, uint64_t bytes, troika_error *err) {
+  kv_group groups[KV_GROUPS_MAX];
+  const graph *g = rt->g;
+  for (uint32_t i = 0; i < g->n_groups; i++)
+    groups[i] = (kv_group){.kind = g->groups[i].window ? KV_WINDOW : KV_FULL,
+                           .page_tokens = KV_PAGE_TOKENS,
+                           .window = g->groups[i].window,
+                           .layers = g->groups[i].layers,
+                           .page_bytes = g->groups[i].page_bytes};
+  if (!bytes) bytes = kv_bytes_default(g, rt->parallel, rt->context, rt->span_rows);
+  kv_options options = {groups, g->n_groups, rt->parallel, rt->context, rt->span_rows, bytes};
+  troika_status status = kv_create(&options, &rt->pages, err);
+  for (uint32_t i = 0; !status && i < g->n_groups; i++)
+    rt->tables.kv_pool[i] = kv_pool(rt->pages, i);
+  return status;
+}
+
+static troika_status create_tables(troika_runtime *rt, troika_error *err) {
+  device_tables *t = &rt->tables;
+  uint32_t rows = 0, stride = (rt->g->vocab + 15) / 16 * 16;
+  size_t logits = 0;
+  for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+    bool decode = i >= SLOT_DECODE;
+    t->slot_rows[i] = decode ? rt->parallel : rt->span_rows;
+    t->slot_wants[i] = decode ? rt->parallel : 1;
+    rows += t->slot_rows[i];
+    logits += (size_t)t->slot_wants[i] * stride;
+  }
+  rt->rows = calloc(rows, sizeof *rt->rows);
+  rt->seqs = calloc(rt->parallel, sizeof *rt->seqs);
+  rt->view = calloc(rt->parallel + rt->queue_max, sizeof *rt->view);
+  rt->actions_capacity = 2 * (rt->parallel + rt->queue_max) + 8;
+  rt->actions = calloc(rt->actions_capacity, sizeof *rt->actions);
+  rt->logits_bytes = logits * sizeof(float);
+  rt->logits_memory = os_memory(rt->logits_bytes);
+  rt->sample_scratch_bytes = sample_scratch_bytes(rt->g->vocab);
+  rt->sample_scratch = os_memory(rt->sample_scratch_bytes);
+  if (!rt->rows || !rt->seqs || !rt->view || !rt->actions || !rt->logits_memory ||
+      !rt->sample_scratch)
+    return error_set(err, TROIKA_NO_MEMORY, "no memory for the runtime's tables");
+  float *at = rt->logits_memory;
+  for (uint32_t i = 0; i < SLOT_COUNT; i++) {
+    t->logits[i] = at;
+    at += (size_t)t->slot_wants[i] * stride;
+  }
+  t->graph = rt->g;
+  t->runs = rt->runs;
+  t->rows = rt->rows;
+  t->seqs = rt->seqs;
+  t->n_slots = SLOT_COUNT;
+  t->context = rt->context;
+  return TROIKA_OK;
+}
+
+static void destroy(troika_runtime *rt) {
+  if (rt->started) {
+    rt->quit_letter.kind = MESSAGE_QUIT;
+    mailbox_post(&rt->mail, &rt->quit_letter);
+    pthread_join(rt->thread, NULL);
+  }
+  if (rt->queue) rt->cpu->driver->queue_close(rt->queue);
+  if (rt->cpu) rt->cpu->driver->close(rt->cpu);
+  kv_destroy(&rt->pages);
+  os_memory_free(rt->logits_memory, rt->logits_bytes);
+  os_memory_free(rt->sample_scratch, rt->sample_scratch_bytes);
+  free(rt->actions);
+  free(rt->view);
+  free(rt->seqs);
+  free(rt->rows);
+  pthread_mutex_destroy(&rt->stats_lock);
+  atomic_fetch_sub(&rt->model->users, 1);
+  free(rt);
+}
+
+static troika_status start(troika_runtime *rt, const troika_runtime_options *o, uint32_t levels,
+                           troika_error *err) {
+  device_cpu_options cpu = {o->threads, o->activations, levels, o->test_stop_panels};
+  troika_status status = device_cpu_open(&cpu, &rt->cpu, err);
+  if (status) return status;
+  rt->k = device_cpu_table(rt->cpu);
+  status = rt->cpu->driver->prepare(rt->cpu, &rt->tables, o->progress, o->progress_context, err);
+  if (status) return status;
+  status = rt->cpu->driver->queue_open(rt->cpu, runtime_done, rt, &rt->queue, err);
+  if (status) return status;
+  if (pthread_create(&rt->thread, NULL, runtime_main, rt))
+    return error_set(err, TROIKA_NO_MEMORY, "cannot start the runtime's thread");
+  rt->started = true;
+  return TROIKA_OK;
+}
+
+static void first_stats(troika_runtime *rt, const troika_runtime_options *o, int64_t began_ns) {
+  uint64_t slots, all = rt->cpu->driver->memory_used(rt->cpu, &slots);
+  pthread_mutex_lock(&rt->stats_lock);
+  rt->stats.threads = o->threads;
+  rt->stats.parallel = rt->parallel;
+  rt->stats.context = rt->context;
+  rt->stats.span_rows = rt->span_rows;
+  rt->stats.kv_bytes = kv_bytes(rt->pages);
+  rt->stats.slot_bytes = slots;
+  rt->stats.weight_bytes = all - slots;
+  rt->stats.load_s = (double)(clock_real_now(NULL) - began_ns) * 1e-9;
+  snprintf(rt->stats.kernels, sizeof rt->stats.kernels, "%s", device_cpu_kernels(rt->cpu));
+  pthread_mutex_unlock(&rt->stats_lock);
+}
+
+troika_status troika_runtime_open(troika_model *model, const troika_runtime_options *options,
+                                  troika_runtime **out, troika_error *err) {
+  int64_t began_ns = clock_real_now(NULL);
+  troika_runtime_options o = {.size = sizeof o};
+  uint32_t levels;
+  if (options && options->size != sizeof *options)
+    return error_set(err, TROIKA_INVALID, "troika_runtime_options.size is %u, wanted %zu",
+                     options->size, sizeof *options);
+  if (options) o = *options;
+  troika_status status = check_options(model, &o, &levels, err);
+  if (status) return status;
+  troika_runtime *rt = aligned_alloc(64, (sizeof *rt + 63) / 64 * 64);
+  if (!rt) return error_set(err, TROIKA_NO_MEMORY, "no memory for a runtime");
+  memset(rt, 0, sizeof *rt);
+  pthread_mutex_init(&rt->stats_lock, NULL);
+  atomic_fetch_add(&model->users, 1);
+  rt->model = model;
+  rt->g = model->g;
+  rt->clock = clock_real();
+  rt->parallel = o.parallel;
+  rt->queue_max = o.queue_max;
+  rt->context = o.context;
+  rt->span_rows = fit_span(rt->g, o.span_rows, o.parallel);
+  for (uint32_t i = 0; i < sizeof rt->completions / sizeof *rt->completions; i++)
+    rt->completions[i].letter.kind = MESSAGE_COMPLETION;
+  status = create_pages(rt, o.kv_bytes, err);
+  if (!status) status = create_tables(rt, err);
+  if (!status) status = start(rt, &o, levels, err);
+  if (status) {
+    destroy(rt);
+    return status;
+  }
+  first_stats(rt, &o, began_ns);
+  *out = rt;
+  return TROIKA_OK;
+}
+
+troika_status troika_runtime_close(troika_runtime **runtime) {
+  if (!*runtime) return TROIKA_OK;
+  if (atomic_load(&(*runtime)->streams)) return TROIKA_BUSY;
+  destroy(*runtime);
+  *runtime = NULL;
+  return TROIKA_OK;
+}
+
+void troika_runtime_describe(const troika_runtime *runtime, troika_runtime_stats *out) {
+  troika_runtime *rt = (troika_runtime *)(uintptr_t)runtime; /* the lock is not part of its value */
+  pthread_mutex_lock(&rt->stats_lock);
+  *out = rt->stats;
+  pthread_mutex_unlock(&rt->stats_lock);
+  out->memory_peak = os_memory_peak();
+}
+
+uint32_t troika_runtime_devices(const troika_runtime *runtime, troika_device_info *out,
+                                uint32_t capacity) {
+  if (capacity) runtime->cpu->driver->describe(runtime->cpu, out);
+  return 1;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The client's side of a stream: checking and copying a request, pulling events. */
+#include "troika/stream.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "runtime/internal.h"
+
+troika_status troika_stream_open(troika_runtime *rt, const troika_stream_options *options,
+                                 troika_stream **out, troika_error *err) {
+  if (options && options->size != sizeof *options)
+    return error_set(err, TROIKA_INVALID, "troika_stream_options.size is %u, wanted %zu",
+                     options->size, sizeof *options);
+  troika_stream *s = calloc(1, sizeof *s);
+  if (!s) return error_set(err, TROIKA_NO_MEMORY, "no memory for a stream");
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  if (options) s->options = *options;
+  s->rt = rt;
+  s->close_letter.kind = MESSAGE_CLOSE_STREAM;
+  atomic_fetch_add(&rt->streams, 1);
+  *out = s;
+  return TROIKA_OK;
+}
+
+void request_free(request *r) {
+  if (!r) return;
+  emit_destroy(&r->stops);
+  free(r->tokens);
+  free(r->records);
+  free(r->tops);
+  free((void *)(uintptr_t)r->params.bias);
+  free(r);
+}
+
+void troika_stream_close(troika_stream **stream) {
+  troika_stream *s = *stream;
+  if (!s) return;
+  /* The runtime thread may be about to touch the stream: it says when it has let go. */
+  atomic_store(&s->cancelled, true);
+  mailbox_post(&s->rt->mail, &s->close_letter);
+  pthread_mutex_lock(&s->lock);
+  while (!s->detached) pthread_cond_wait(&s->changed, &s->lock);
+  pthread_mutex_unlock(&s->lock);
+  request_free(s->current);
+  emit_destroy(&s->text);
+  pthread_cond_destroy(&s->changed);
+  pthread_mutex_destroy(&s->lock);
+  atomic_fetch_sub(&s->rt->streams, 1);
+  free(s);
+  *stream = NULL;
+}
+
+void troika_request_init(troika_request *r) {
+  *r = (troika_request){.size = sizeof *r, .max_tokens = TROIKA_MAX_TOKENS_CONTEXT,
+                        .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last = 64};
+}
+
+#define CHECK_RANGE(field, low, high)                                                         \
+  if (!((double)q->field >= (low) && (double)q->field <= (high)))                             \
+  return error_set(err, TROIKA_INVALID, #field " is %g, wanted %g to %g", (double)q->field, \
+                   (double)(low), (double)(high))
+
+static troika_status check_request(const troika_runtime *rt, const troika_request *q,
+                                   troika_error *err) {
+  if (q->size != sizeof *q)
+    return error_set(err, TROIKA_INVALID, "troika_request.size is %u, wanted %zu", q->size,
+                     sizeof *q);
+  if (!q->prompt_n) return error_set(err, TROIKA_INVALID, "the prompt is empty");
+  if (q->prompt_n > rt->context)
+    return error_set(err, TROIKA_LIMIT, "the prompt has %u tokens, the context holds %u",
+                     q->prompt_n, rt->context);
+  for (uint32_t i = 0; i < q->prompt_n; i++)
+    if (q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= rt->g->vocab)
+      return error_set(err, TROIKA_INVALID, "prompt token %u is %d, the vocabulary has %u", i,
+                       q->prompt[i], rt->g->vocab);
+  CHECK_RANGE(temperature, 0, 100);
+  CHECK_RANGE(top_p, 0, 1);
+  CHECK_RANGE(min_p, 0, 1);
+  CHECK_RANGE(repeat_penalty, 0.01, 100);
+  CHECK_RANGE(frequency_penalty, -100, 100);
+  CHECK_RANGE(presence_penalty, -100, 100);
+  CHECK_RANGE(top_logprobs, 0, TROIKA_TOP_MAX);
+  CHECK_RANGE(stop_n, 0, TROIKA_STOP_MAX);
+  CHECK_RANGE(bias_n, 0, TROIKA_BIAS_MAX);
+  for (uint32_t i = 0; i < q->bias_n; i++)
+    if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
+        !isfinite(q->bias[i].bias))
+      return error_set(err, TROIKA_INVALID, "bias %u: token %d of %u, bias %g", i,
+                       q->bias[i].token, rt->g->vocab, (double)q->bias[i].bias);
+  return TROIKA_OK;
+}
+
+static troika_status text_create(const troika_runtime *rt, const troika_request *q, emit **out,
+                                 troika_error *err) {
+  bytes_view stops[TROIKA_STOP_MAX];
+  for (uint32_t i = 0; i < q->stop_n; i++) stops[i] = bytes_of_string(q->stop[i]);
+  return emit_create(stops, q->stop_n, tokenizer_piece_max(rt->model->t), out, err);
+}
+
+static uint64_t draw_seed(void) {
+  uint64_t seed;
+  if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = (uint64_t)clock_real_now(NULL);
+  return seed;
+}
+
+static request *request_create(troika_runtime *rt, const troika_request *q, troika_error *err) {
+  request *r = calloc(1, sizeof *r);
+  if (!r) goto no_memory;
+  uint32_t room = rt->context - q->prompt_n;
+  r->prompt_n = r->n = q->prompt_n;
+  r->max_new = q->max_tokens < room ? q->max_tokens : room;
+  r->ignore_eos = q->ignore_eos;
+  r->no_prefix_cache = q->no_prefix_cache;
+  r->params = (sample_params){.temperature = q->temperature,
+                              .top_p = q->top_p,
+                              .min_p = q->min_p,
+                              .repeat_penalty = q->repeat_penalty,
+                              .frequency_penalty = q->frequency_penalty,
+                              .presence_penalty = q->presence_penalty,
+                              .top_k = q->top_k,
+                              .repeat_last = q->repeat_last,
+                              .seed = q->seeded ? q->seed : draw_seed(),
+                              .choice = q->choice,
+                              .logprobs = q->logprobs,
+                              .top_logprobs = q->logprobs ? q->top_logprobs : 0,
+                              .bias_n = q->bias_n};
+  r->tokens = malloc(((size_t)r->prompt_n + r->max_new) * sizeof *r->tokens);
+  r->records = malloc(((size_t)r->max_new + 1) * sizeof *r->records);
+  if (!r->tokens || !r->records) goto no_memory;
+  memcpy(r->tokens, q->prompt, r->prompt_n * sizeof *r->tokens);
+  if (r->params.top_logprobs) {
+    r->tops = malloc(((size_t)r->max_new + 1) * r->params.top_logprobs * sizeof *r->tops);
+    if (!r->tops) goto no_memory;
+  }
+  if (q->bias_n) {
+    troika_token_bias *bias = malloc(q->bias_n * sizeof *bias);
+    if (!bias) goto no_memory;
+    memcpy(bias, q->bias, q->bias_n * sizeof *bias);
+    r->params.bias = bias;
+  }
+  if (text_create(rt, q, &r->stops, err)) goto fail;
+  return r;
+no_memory:
+  error_set(err, TROIKA_NO_MEMORY, "no memory for a request of %u tokens", q->prompt_n);
+fail:
+  request_free(r);
+  return NULL;
+}
+
+troika_status troika_stream_submit(troika_stream *s, const troika_request *q, troika_error *err) {
+  troika_runtime *rt = s->rt;
+  troika_error local;
+  if (!err) err = &local;
+  if (s->current) {
+    pthread_mutex_lock(&s->lock);
+    bool ended = s->ended;
+    pthread_mutex_unlock(&s->lock);
+    if (!ended || !s->flushed)
+      return error_set(err, TROIKA_BUSY, "the stream's last request has not been read to its end");
+  }
+  troika_status status = check_request(rt, q, err);
+  if (status) return status;
+  if (atomic_fetch_add(&rt->outstanding, 1) >= rt->parallel + rt->queue_max) {
+    atomic_fetch_sub(&rt->outstanding, 1);
+    return error_set(err, TROIKA_BUSY, "%u requests run and %u wait, which is the limit",
+                     rt->parallel, rt->queue_max);
+  }
+  emit *text = NULL;
+  request *r = request_create(rt, q, err);
+  if (!r || text_create(rt, q, &text, err)) {
+    atomic_fetch_sub(&rt->outstanding, 1);
+    request_free(r);
+    return err->status;
+  }
+  request_free(s->current);
+  emit_destroy(&s->text);
+  s->current = r;
+  s->text = text;
+  s->read = s->written = 0;
+  s->ended = s->flushed = false;
+  s->error = (troika_error){0};
+  atomic_store(&s->cancelled, false);
+  r->stream = s;
+  r->submit_ns = clock_now(rt->clock);
+  r->letter.kind = MESSAGE_SUBMIT;
+  mailbox_post(&rt->mail, &r->letter);
+  return TROIKA_OK;
+}
+
+void troika_stream_cancel(troika_stream *s) {
+  atomic_store(&s->cancelled, true);
+  mailbox_nudge(&s->rt->mail);
+}
+
+/* True when a record or the end is there. */
+static bool wait_for_event(troika_stream *s, int64_t timeout_ns) {
+  struct timespec until;
+  if (timeout_ns > 0) {
+    int64_t end = clock_real_now(NULL) + timeout_ns;
+    until = (struct timespec){end / 1000000000, end % 1000000000};
+  }
+  while (s->read == s->written && !s->ended) {
+    if (timeout_ns == 0) return false;
+    if (timeout_ns < 0)
+      pthread_cond_wait(&s->changed, &s->lock);
+    else if (pthread_cond_timedwait(&s->changed, &s->lock, &until) == ETIMEDOUT)
+      timeout_ns = 0;
+  }
+  return true;
+}
+
+troika_status troika_stream_next(troika_stream *s, troika_event *event, int64_t timeout_ns) {
+  request *r = s->current;
+  if (!r || s->flushed) return TROIKA_END;
+  pthread_mutex_lock(&s->lock);
+  bool have = wait_for_event(s, timeout_ns), token = s->read < s->written;
+  pthread_mutex_unlock(&s->lock);
+  if (!have) return TROIKA_TIMEOUT;
+  bytes_view text = {"", 0};
+  *event = (troika_event){.kind = token ? TROIKA_EVENT_TOKEN : TROIKA_EVENT_END, .error_text = ""};
+  if (token) {
+    const record *rec = &r->records[s->read];
+    event->token = rec->token;
+    event->logprob = rec->logprob;
+    event->top_n = rec->top_n;
+    if (rec->top_n) event->top = r->tops + (size_t)s->read * r->params.top_logprobs;
+    s->read++;
+    emit_push(s->text, tokenizer_piece(s->rt->model->t, rec->token, false), &text);
+  } else {
+    s->flushed = true;
+    event->finish = s->finish;
+    event->status = s->error.status;
+    event->error_text = s->error.text;
+    event->prompt_tokens = s->prompt_tokens;
+    event->cached_tokens = s->cached_tokens;
+    event->completion_tokens = s->completion_tokens;
+    event->timings = s->timings;
+    if (emit_stop(s->text) < 0) text = emit_flush(s->text);
+  }
+  event->text = text.ptr ? text.ptr : "";
+  event->text_len = (uint32_t)text.len;
+  return TROIKA_OK;
+}

