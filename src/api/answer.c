@@ -28,7 +28,9 @@ void api_answer_free(api_answer *a) {
   bytes_free(&a->offsets);
 }
 
-static const char *finish_name(troika_finish finish) { return finish == TROIKA_FINISH_LENGTH ? "length" : "stop"; }
+static const char *finish_name(troika_finish finish) {
+  return finish == TROIKA_FINISH_LENGTH ? "length" : "stop";
+}
 
 static const char *object_name(const api_answer *a) {
   if (a->endpoint == API_COMPLETIONS) return "text_completion";
@@ -36,8 +38,8 @@ static const char *object_name(const api_answer *a) {
 }
 
 static void put_head(const api_answer *a, bytes_buffer *out) {
-  bytes_append_format(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id, object_name(a),
-                      (long long)a->created_s);
+  bytes_append_format(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
+                      object_name(a), (long long)a->created_s);
   api_json_put_string(out, a->model_name, strlen(a->model_name));
 }
 
@@ -45,22 +47,25 @@ static void put_usage(const troika_event *e, bytes_buffer *out) {
   bytes_append_format(out,
                       "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
                       "\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
-                      e->prompt_tokens, e->completion_tokens, e->prompt_tokens + e->completion_tokens,
-                      e->cached_tokens);
+                      e->prompt_tokens, e->completion_tokens,
+                      e->prompt_tokens + e->completion_tokens, e->cached_tokens);
 }
 
-static double rate(double n, int64_t ns) { return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0; }
+static double rate(double n, int64_t ns) {
+  return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0;
+}
 
 /* Milliseconds; the first token is counted with the prefill that makes it. */
 static void put_timings(const api_answer *a, const troika_event *e, bytes_buffer *out) {
   const troika_timings *t = &e->timings;
-  bytes_append_format(out,
-                      "{\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
-                      "\"preempted_ms\":%.3f,\"prefill_per_second\":%.2f,\"decode_per_second\":%.2f}",
-                      (double)a->preprocess_ns / 1e6, (double)t->queue_ns / 1e6, (double)t->prefill_ns / 1e6,
-                      (double)t->decode_ns / 1e6, (double)t->preempted_ns / 1e6,
-                      rate((double)e->prompt_tokens - e->cached_tokens, t->prefill_ns),
-                      rate((double)e->completion_tokens - 1, t->decode_ns));
+  bytes_append_format(
+      out,
+      "{\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
+      "\"preempted_ms\":%.3f,\"prefill_per_second\":%.2f,\"decode_per_second\":%.2f}",
+      (double)a->preprocess_ns / 1e6, (double)t->queue_ns / 1e6, (double)t->prefill_ns / 1e6,
+      (double)t->decode_ns / 1e6, (double)t->preempted_ns / 1e6,
+      rate((double)e->prompt_tokens - e->cached_tokens, t->prefill_ns),
+      rate((double)e->completion_tokens - 1, t->decode_ns));
 }
 
 /* "token":"..","logprob":-0.1,"bytes":[..] */
@@ -72,7 +77,8 @@ static void put_token(const api_answer *a, int32_t token, float logprob, bytes_b
   bytes_append_string(out, ",\"logprob\":");
   api_json_put_number(out, (double)logprob);
   bytes_append_string(out, ",\"bytes\":[");
-  for (size_t i = 0; i < len; i++) bytes_append_format(out, i ? ",%u" : "%u", (unsigned char)piece[i]);
+  for (size_t i = 0; i < len; i++)
+    bytes_append_format(out, i ? ",%u" : "%u", (unsigned char)piece[i]);
   bytes_append_string(out, "]");
 }
 
@@ -136,8 +142,8 @@ static void put_logprobs(api_answer *a, bytes_buffer *out) {
     bytes_clear(&a->logprobs_json);
   } else {
     bytes_buffer *parts[] = {&a->tokens, &a->token_logprobs, &a->tops, &a->offsets};
-    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[",
-                                        "],\"text_offset\":["};
+    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[",
+                                        "],\"top_logprobs\":[", "],\"text_offset\":["};
     for (int i = 0; i < 4; i++) {
       bytes_append_string(out, names[i]);
       bytes_append(out, parts[i]->data, parts[i]->len);
@@ -158,8 +164,8 @@ static void gather_logprob(api_answer *a, const troika_event *e) {
 }
 
 /* One chunk. role and text may be NULL (no such key), finish too (null). */
-static void put_chunk(api_answer *a, const char *role, const char *text, size_t len, const char *finish,
-                      const troika_event *end, bytes_buffer *out) {
+static void put_chunk(api_answer *a, const char *role, const char *text, size_t len,
+                      const char *finish, const troika_event *end, bytes_buffer *out) {
   bytes_buffer *c = &a->chunk;
   bytes_clear(c);
   put_head(a, c);
@@ -181,7 +187,8 @@ static void put_chunk(api_answer *a, const char *role, const char *text, size_t 
     put_logprobs(a, c);
   else
     bytes_append_string(c, "null");
-  bytes_append_format(c, finish ? ",\"finish_reason\":\"%s\"}]" : ",\"finish_reason\":null}]", finish);
+  bytes_append_format(c, finish ? ",\"finish_reason\":\"%s\"}]" : ",\"finish_reason\":null}]",
+                      finish);
   if (a->include_usage) bytes_append_string(c, ",\"usage\":null");
   if (end) {
     bytes_append_string(c, ",\"timings\":");
@@ -198,7 +205,8 @@ void api_answer_first(api_answer *a, bytes_buffer *out) {
 void api_answer_token(api_answer *a, const troika_event *event, bytes_buffer *out) {
   gather_logprob(a, event);
   /* A token whose text is held back has nothing to say, except for its logprob. */
-  if (event->text_len || a->logprobs) put_chunk(a, NULL, event->text, event->text_len, NULL, NULL, out);
+  if (event->text_len || a->logprobs)
+    put_chunk(a, NULL, event->text, event->text_len, NULL, NULL, out);
 }
 
 void api_answer_end(api_answer *a, const troika_event *event, bytes_buffer *out) {

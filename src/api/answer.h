@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* answer.h - the JSON of answers: chunks of a stream, or one object at the end. Plain text writing, no tree; one writer per job. */
+/* answer.h - the JSON of answers: chunks of a stream, or one object at the end. Plain text writing,
+ * no tree; one writer per job. */
 #ifndef API_ANSWER_H
 #define API_ANSWER_H
 
@@ -27,7 +28,8 @@ void api_answer_free(api_answer *a);
 /* Streams: SSE frames are appended to `out`. */
 void api_answer_first(api_answer *a, bytes_buffer *out); /* the role */
 void api_answer_token(api_answer *a, const troika_event *event, bytes_buffer *out);
-void api_answer_end(api_answer *a, const troika_event *event, bytes_buffer *out); /* finish, usage, [DONE] */
+void api_answer_end(api_answer *a, const troika_event *event,
+                    bytes_buffer *out); /* finish, usage, [DONE] */
 void api_answer_failure(api_answer *a, const api_failure *failure, bytes_buffer *out);
 /* Whole answers: the same events gathered, then written. TROIKA_LIMIT if it grew too large. */
 void api_answer_gather(api_answer *a, const troika_event *event);

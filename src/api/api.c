@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which path does what. To add an endpoint: a line in `routes`, a function, a section in docs/API.md. */
+/* Which path does what. To add an endpoint: a line in `routes`, a function, a section in
+ * docs/API.md. */
 #include "api/api.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "api/job.h"
 #include "api/json.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 enum { WORKERS = 4, KEEPALIVE_S = 10 };
 
 typedef struct route {
-  const char *method, *path; /* a path that ends in '/' is a prefix */
+  const char *method, *path;                /* a path that ends in '/' is a prefix */
   void (*answer)(api *a, http_exchange *x); /* GET: at once, on the HTTP thread */
   api_endpoint endpoint;                    /* POST: a job */
 } route;
@@ -31,8 +32,8 @@ static void answer_health(api *a, http_exchange *x) {
   troika_runtime_stats s;
   troika_runtime_describe(a->options.runtime, &s);
   bytes_init(&body, 1024);
-  bytes_append_format(&body, "{\"status\":\"%s\",\"running\":%u,\"queued\":%u}", draining ? "draining" : "ok",
-                      s.running, s.queued);
+  bytes_append_format(&body, "{\"status\":\"%s\",\"running\":%u,\"queued\":%u}",
+                      draining ? "draining" : "ok", s.running, s.queued);
   answer_json(x, draining ? 503 : 200, &body);
 }
 
@@ -41,16 +42,19 @@ static void put_model(const api *a, bytes_buffer *out) {
   troika_model_describe(a->options.model, &m);
   bytes_append_string(out, "{\"id\":");
   api_json_put_string(out, a->model_name, strlen(a->model_name));
-  bytes_append_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"troika\",\"meta\":{\"name\":",
-                      (long long)a->started_s);
+  bytes_append_format(
+      out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"troika\",\"meta\":{\"name\":",
+      (long long)a->started_s);
   api_json_put_string(out, m.name, strlen(m.name));
   bytes_append_string(out, ",\"architecture\":");
   api_json_put_string(out, m.architecture, strlen(m.architecture));
   bytes_append_string(out, ",\"type\":");
   api_json_put_string(out, m.type, strlen(m.type));
-  bytes_append_format(out, ",\"parameters\":%llu,\"bytes\":%llu,\"vocab\":%u,\"context_max\":%u,\"context\":%u,\"chat\":%s}}",
-                      (unsigned long long)m.parameters, (unsigned long long)m.file_bytes, m.vocab, m.context_max,
-                      a->context, m.has_template ? "true" : "false");
+  bytes_append_format(out,
+                      ",\"parameters\":%llu,\"bytes\":%llu,\"vocab\":%u,\"context_max\":%u,"
+                      "\"context\":%u,\"chat\":%s}}",
+                      (unsigned long long)m.parameters, (unsigned long long)m.file_bytes, m.vocab,
+                      m.context_max, a->context, m.has_template ? "true" : "false");
 }
 
 static void answer_models(api *a, http_exchange *x) {
@@ -66,7 +70,8 @@ static void answer_model(api *a, http_exchange *x) {
   const char *id = http_path(x) + strlen("/v1/models/");
   api_failure f;
   if (strcmp(id, a->model_name)) {
-    api_failure_set(&f, "model", "there is no model \"%.80s\"; this server has \"%.80s\"", id, a->model_name);
+    api_failure_set(&f, "model", "there is no model \"%.80s\"; this server has \"%.80s\"", id,
+                    a->model_name);
     f.status = 404;
     f.type = api_failure_type_of(404);
     f.code = "model_not_found";
@@ -99,8 +104,10 @@ static const route *find_route(const char *path) {
 
 static void answer_unknown(http_exchange *x) {
   api_failure f;
-  api_failure_set(&f, NULL, "there is nothing at %.80s; see /v1/chat/completions, /v1/completions, /v1/models, /health",
-                  http_path(x));
+  api_failure_set(
+      &f, NULL,
+      "there is nothing at %.80s; see /v1/chat/completions, /v1/completions, /v1/models, /health",
+      http_path(x));
   f.status = 404;
   f.type = api_failure_type_of(404);
   api_answer_with_failure(x, &f);
@@ -176,7 +183,8 @@ troika_status api_open(const api_options *options, api **out, troika_error *err)
   a->context = s.context;
   a->started_s = time(NULL);
   json_object_seed(0); /* before threads use it */
-  if (getrandom(&a->id_salt, sizeof a->id_salt, 0) != sizeof a->id_salt) a->id_salt = (uint64_t)a->started_s;
+  /* Ids differ between servers and runs; they are names, no secrets. */
+  a->id_salt = (uint64_t)clock_real_now(NULL) ^ (uint64_t)a->started_s << 32 ^ (uintptr_t)a;
   api_pool_options pool = {options->workers, api_job_step, api_job_finish};
   troika_status status = api_pool_open(&pool, &a->pool, err);
   if (status) {
@@ -195,9 +203,13 @@ void api_serve(api *a, http_options *options) {
   options->context = a;
 }
 
-void api_drain(api *a) { atomic_store(&a->draining, true); }
+void api_drain(api *a) {
+  atomic_store(&a->draining, true);
+}
 
-uint32_t api_jobs(api *a) { return api_pool_count(a->pool); }
+uint32_t api_jobs(api *a) {
+  return api_pool_count(a->pool);
+}
 
 void api_close(api **owner) {
   api *a = *owner;

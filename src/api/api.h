@@ -4,9 +4,10 @@
  *   HTTP thread: api_begin (404, 405, GETs), api_handle → a job
  *   api threads: parse JSON → template → tokens → submit … events → chunks or one answer
  *
- * A job is a request on its way. Jobs are not threads: a job is stepped by a worker whenever there is news for it (events of its
- * stream, room in its client's ring, the client gone, ten seconds of silence), never by two at once. So 300 waiting requests cost
- * 300 small structures. One worker is always kept from parsing and templates, so that tokens never wait behind a large body.
+ * A job is a request on its way. Jobs are not threads: a job is stepped by a worker whenever there
+ * is news for it (events of its stream, room in its client's ring, the client gone, ten seconds of
+ * silence), never by two at once. So 300 waiting requests cost 300 small structures. One worker is
+ * always kept from parsing and templates, so that tokens never wait behind a large body.
  *
  * Endpoints and fields: docs/API.md. */
 #ifndef API_API_H
@@ -19,11 +20,11 @@
 typedef struct api api;
 
 typedef struct api_options {
-  troika_model *model;     /* borrowed until api_close, as is runtime */
+  troika_model *model; /* borrowed until api_close, as is runtime */
   troika_runtime *runtime;
-  const char *model_name;  /* id in /v1/models and in answers; copied */
-  unsigned workers;        /* api threads, at least 2 */
-  int64_t keepalive_ns;    /* silence after which a stream gets a comment; 0: never */
+  const char *model_name; /* id in /v1/models and in answers; copied */
+  unsigned workers;       /* api threads, at least 2 */
+  int64_t keepalive_ns;   /* silence after which a stream gets a comment; 0: never */
 } api_options;
 
 void api_options_init(api_options *options);

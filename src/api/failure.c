@@ -26,21 +26,21 @@ bool api_failure_set(api_failure *f, const char *param, const char *format, ...)
 
 static unsigned http_status_of(troika_status status) {
   switch (status) {
-  case TROIKA_INVALID:
-  case TROIKA_FORMAT:
-  case TROIKA_UNSUPPORTED:
-  case TROIKA_LIMIT:
-  case TROIKA_NOT_FOUND:
-    return 400;
-  case TROIKA_BUSY:
-    return 429;
-  case TROIKA_NO_MEMORY:
-  case TROIKA_CANCELLED: /* by us: a client that went away gets no answer */
-    return 503;
-  case TROIKA_DEADLINE:
-    return 504;
-  default:
-    return 500;
+    case TROIKA_INVALID:
+    case TROIKA_FORMAT:
+    case TROIKA_UNSUPPORTED:
+    case TROIKA_LIMIT:
+    case TROIKA_NOT_FOUND:
+      return 400;
+    case TROIKA_BUSY:
+      return 429;
+    case TROIKA_NO_MEMORY:
+    case TROIKA_CANCELLED: /* by us: a client that went away gets no answer */
+      return 503;
+    case TROIKA_DEADLINE:
+      return 504;
+    default:
+      return 500;
   }
 }
 
@@ -52,8 +52,10 @@ void api_failure_of_status(api_failure *f, troika_status status, const char *tex
   snprintf(f->message, sizeof f->message, "%s", text && *text ? text : troika_status_text(status));
 }
 
-void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens, uint32_t context) {
-  api_failure_set(f, param, "the prompt has %u tokens, the context holds %u", prompt_tokens, context);
+void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,
+                          uint32_t context) {
+  api_failure_set(f, param, "the prompt has %u tokens, the context holds %u", prompt_tokens,
+                  context);
   f->code = "context_length_exceeded";
   f->prompt_tokens = prompt_tokens;
   f->context = context;

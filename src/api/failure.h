@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* failure.h - why a request is refused, as OpenAI's clients read it:
- *     {"error":{"message":"...","type":"invalid_request_error","param":"messages[0].role","code":null}}
- * 4xx is the client's to change; 5xx is ours, and clients repeat it unless x-should-retry says no. */
+ *
+ *     {"error":{"message":"...","type":"invalid_request_error",
+ *               "param":"messages[0].role","code":null}}
+ *
+ * 4xx is the client's to change; 5xx is ours, and clients repeat it unless x-should-retry says no.
+ */
 #ifndef API_FAILURE_H
 #define API_FAILURE_H
 
@@ -20,12 +24,14 @@ typedef struct api_failure {
   unsigned retry_after_s;          /* 0: no header */
 } api_failure;
 
-/* 400 invalid_request_error about `param` (may be NULL). Always false, so that a check is one line. */
+/* 400 invalid_request_error about `param` (may be NULL). Always false, so that a check is one line.
+ */
 bool api_failure_set(api_failure *f, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* What the engine said, as a status of HTTP. */
 void api_failure_of_status(api_failure *f, troika_status status, const char *text);
-void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens, uint32_t context);
+void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,
+                          uint32_t context);
 /* The error object, with the outer braces. */
 void api_failure_write(const api_failure *f, bytes_buffer *out);
 const char *api_failure_type_of(unsigned http_status);

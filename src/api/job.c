@@ -20,7 +20,8 @@ void api_answer_with_failure(http_exchange *x, const api_failure *failure) {
     snprintf(text, sizeof text, "%u", failure->retry_after_s);
     http_answer_header(x, "Retry-After", text);
   }
-  if (failure->status == 500) http_answer_header(x, "x-should-retry", "false"); /* it would fail again */
+  if (failure->status == 500)
+    http_answer_header(x, "x-should-retry", "false"); /* it would fail again */
   http_answer(x, failure->status, "application/json", &body);
 }
 
@@ -41,8 +42,8 @@ bool api_job_create(api *a, http_exchange *x, api_endpoint endpoint) {
   api_answer_init(&job->answer);
   unsigned long long n = atomic_fetch_add(&a->requests, 1);
   uint64_t id = (a->id_salt ^ n) * UINT64_C(0x9E3779B97F4A7C15);
-  snprintf(job->answer.id, sizeof job->answer.id, "%s-%016llx%08llx", endpoint == API_CHAT ? "chatcmpl" : "cmpl",
-           (unsigned long long)(id ^ id >> 29), n);
+  snprintf(job->answer.id, sizeof job->answer.id, "%s-%016llx%08llx",
+           endpoint == API_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)(id ^ id >> 29), n);
   api_pool_add(a->pool, &job->item);
   return true;
 }
@@ -53,7 +54,8 @@ static bool fail(api_job *job, const api_failure *failure) {
   return true;
 }
 
-/* Room for one token more than fits, so that "too long" is told apart from "exactly full" with its true length. */
+/* Room for one token more than fits, so that "too long" is told apart from "exactly full" with its
+ * true length. */
 static bool make_prompt(api_job *job, int32_t **tokens, size_t *n, api_failure *failure) {
   const api *a = job->owner;
   api_request *r = &job->request;
@@ -68,18 +70,20 @@ static bool make_prompt(api_job *job, int32_t **tokens, size_t *n, api_failure *
     return false;
   }
   if (job->endpoint == API_CHAT)
-    status = troika_model_chat(a->options.model, r->messages, strlen(r->messages), r->tools ? r->tools : "",
-                               r->tools ? strlen(r->tools) : 0, true, out, capacity, n, &err);
+    status = troika_model_chat(a->options.model, r->messages, strlen(r->messages),
+                               r->tools ? r->tools : "", r->tools ? strlen(r->tools) : 0, true, out,
+                               capacity, n, &err);
   else
-    status = troika_model_tokenize(a->options.model, r->prompt.ptr, r->prompt.len, true, r->parse_special, out,
-                                   capacity, n, &err);
+    status = troika_model_tokenize(a->options.model, r->prompt.ptr, r->prompt.len, true,
+                                   r->parse_special, out, capacity, n, &err);
   if (*n > a->context && (!status || status == TROIKA_LIMIT))
     api_failure_too_long(failure, param, (uint32_t)*n, a->context), status = TROIKA_LIMIT;
   else if (status) {
     api_failure_of_status(failure, status, err.text);
     if (failure->status == 400) snprintf(failure->param, sizeof failure->param, "%s", param);
   } else if (*n == 0)
-    api_failure_set(failure, param, "%s is empty, and this model has no token to begin with", param),
+    api_failure_set(failure, param, "%s is empty, and this model has no token to begin with",
+                    param),
         status = TROIKA_INVALID;
   if (status) {
     free(out);
@@ -133,7 +137,8 @@ static bool start(api_job *job) {
   w->preprocess_ns = clock_real_now(NULL) - http_received_ns(job->x);
   if (!w->stream) return false;
   http_answer_header(job->x, "Cache-Control", "no-cache");
-  http_answer_header(job->x, "X-Accel-Buffering", "no"); /* proxies that gather would hold tokens back */
+  http_answer_header(job->x, "X-Accel-Buffering",
+                     "no"); /* proxies that gather would hold tokens back */
   if (http_stream_begin(job->x, 200, "text/event-stream; charset=utf-8")) {
     api_failure_of_status(&failure, TROIKA_NO_MEMORY, "no memory for the stream");
     troika_stream_close(&job->stream);
@@ -246,12 +251,15 @@ bool api_job_step(api_pool_item *item) {
 static void log_job(const api_job *job, bool gone) {
   const troika_event *e = &job->end;
   char outcome[16] = "gone";
-  if (!gone || (job->ended && !job->cancelled)) snprintf(outcome, sizeof outcome, "%u", job->status);
+  if (!gone || (job->ended && !job->cancelled))
+    snprintf(outcome, sizeof outcome, "%u", job->status);
   log_line(LOG_INFO,
-           "%s %s %s%s prompt %u cached %u generated %u queue %.1f prefill %.1f decode %.1f total %.1f ms %s",
-           http_method(job->x), http_path(job->x), outcome, job->answer.stream ? " stream" : "", e->prompt_tokens,
-           e->cached_tokens, e->completion_tokens, (double)e->timings.queue_ns / 1e6,
-           (double)e->timings.prefill_ns / 1e6, (double)e->timings.decode_ns / 1e6,
+           "%s %s %s%s prompt %u cached %u generated %u queue %.1f prefill %.1f decode %.1f total "
+           "%.1f ms %s",
+           http_method(job->x), http_path(job->x), outcome, job->answer.stream ? " stream" : "",
+           e->prompt_tokens, e->cached_tokens, e->completion_tokens,
+           (double)e->timings.queue_ns / 1e6, (double)e->timings.prefill_ns / 1e6,
+           (double)e->timings.decode_ns / 1e6,
            (double)(clock_real_now(NULL) - http_received_ns(job->x)) / 1e6, job->answer.id);
 }
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job.h - one request on its way through the api threads. Private to this room.
  *
- *   parse, render, tokenize, submit          (first step; errors answer 4xx or 5xx here, before any header)
+ *   parse, render, tokenize, submit      first step; errors answer 4xx or 5xx before any header
  *        │
- *   events ──► frames ──► `pending` ──► ring of the connection     (stream: no event is taken while frames wait)
- *        └───► gathered text ──► one answer                        (whole)
+ *   events ──► frames ──► `pending` ──► ring of the connection      stream: no event is taken
+ *        │                                                          while frames wait
+ *        └───► gathered text ──► one answer                         whole
  *
- * The client may go at any point: the stream is cancelled, its END still awaited (a job ends only when the engine has let go), and what
- * would be written goes nowhere. */
+ * The client may go at any point: the stream is cancelled, its END still awaited (a job ends only
+ * when the engine has let go), and what would be written goes nowhere. */
 #ifndef API_JOB_H
 #define API_JOB_H
 

@@ -5,21 +5,21 @@
 
 static const char *type_name(const json_t *value) {
   switch (json_typeof(value)) {
-  case JSON_OBJECT:
-    return "an object";
-  case JSON_ARRAY:
-    return "an array";
-  case JSON_STRING:
-    return "a string";
-  case JSON_INTEGER:
-    return "an integer";
-  case JSON_REAL:
-    return "a number";
-  case JSON_TRUE:
-  case JSON_FALSE:
-    return "a boolean";
-  default:
-    return "null";
+    case JSON_OBJECT:
+      return "an object";
+    case JSON_ARRAY:
+      return "an array";
+    case JSON_STRING:
+      return "a string";
+    case JSON_INTEGER:
+      return "an integer";
+    case JSON_REAL:
+      return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+      return "a boolean";
+    default:
+      return "null";
   }
 }
 
@@ -36,8 +36,8 @@ json_t *api_json_parse(bytes_view body, api_failure *failure) {
   }
   json_t *root = json_loadb(body.ptr, body.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
   if (!root) {
-    api_failure_set(failure, NULL, "the body is not JSON: line %d, column %d: %s", error.line, error.column,
-                    error.text);
+    api_failure_set(failure, NULL, "the body is not JSON: line %d, column %d: %s", error.line,
+                    error.column, error.text);
     return NULL;
   }
   if (!json_is_object(root)) {
@@ -54,7 +54,8 @@ const json_t *api_json_field(const json_t *object, const char *name) {
 }
 
 bool api_json_wrong(const char *name, const char *what, const json_t *got, api_failure *failure) {
-  return api_failure_set(failure, name, "%s must be %s, not %s", name, what, got ? type_name(got) : "absent");
+  return api_failure_set(failure, name, "%s must be %s, not %s", name, what,
+                         got ? type_name(got) : "absent");
 }
 
 bool api_json_number(const json_t *object, const char *name, double min, double max, double *out,
@@ -69,8 +70,8 @@ bool api_json_number(const json_t *object, const char *name, double min, double 
   return true;
 }
 
-bool api_json_integer(const json_t *object, const char *name, int64_t min, int64_t max, int64_t *out,
-                      api_failure *failure) {
+bool api_json_integer(const json_t *object, const char *name, int64_t min, int64_t max,
+                      int64_t *out, api_failure *failure) {
   const json_t *value = api_json_field(object, name);
   if (!value) return true;
   if (!json_is_integer(value)) return api_json_wrong(name, "an integer", value, failure);

@@ -7,24 +7,29 @@
 #include "api/request.h"
 
 static bool known_role(const char *role) {
-  static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+  static const char *const roles[] = {"system",    "developer", "user",
+                                      "assistant", "tool",      "function"};
   for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
     if (!strcmp(role, roles[i])) return true;
   return false;
 }
 
 /* [{"type":"text","text":"a"}, "b"] -> "ab". */
-static bool join_parts(const json_t *parts, const char *at, bytes_buffer *out, api_failure *failure) {
+static bool join_parts(const json_t *parts, const char *at, bytes_buffer *out,
+                       api_failure *failure) {
   size_t i;
   const json_t *part;
   json_array_foreach(parts, i, part) {
     const json_t *text = json_is_object(part) ? api_json_field(part, "text") : part;
-    const char *type = json_is_object(part) ? json_string_value(api_json_field(part, "type")) : "text";
+    const char *type =
+        json_is_object(part) ? json_string_value(api_json_field(part, "type")) : "text";
     char name[96];
     snprintf(name, sizeof name, "%.60s[%zu]", at, i);
     if (!type) return api_failure_set(failure, name, "%s needs a type", name);
-    if (strcmp(type, "text") && strcmp(type, "input_text") && strcmp(type, "output_text") && strcmp(type, "refusal"))
-      return api_failure_set(failure, name, "%s is of type \"%.40s\": this model reads only text", name, type);
+    if (strcmp(type, "text") && strcmp(type, "input_text") && strcmp(type, "output_text") &&
+        strcmp(type, "refusal"))
+      return api_failure_set(failure, name, "%s is of type \"%.40s\": this model reads only text",
+                             name, type);
     if (!strcmp(type, "refusal")) text = api_json_field(part, "refusal");
     if (!json_is_string(text)) return api_failure_set(failure, name, "%s needs a text", name);
     bytes_append(out, json_string_value(text), json_string_length(text));
@@ -38,12 +43,14 @@ static bool normalise_content(json_t *message, const char *at, bool needed, api_
   snprintf(name, sizeof name, "%.60s.content", at);
   if (json_is_string(content)) return true;
   if (!content && needed) return api_failure_set(failure, name, "%s is missing", name);
-  if (content && !json_is_array(content)) return api_json_wrong(name, "a string or an array of parts", content, failure);
+  if (content && !json_is_array(content))
+    return api_json_wrong(name, "a string or an array of parts", content, failure);
   bytes_buffer text;
   bytes_init(&text, 64 * 1024 * 1024);
   bytes_append(&text, "", 0);
   bool ok = !content || join_parts(content, name, &text, failure);
-  if (ok && (text.failed || json_object_set_new(message, "content", json_stringn(text.data, text.len))))
+  if (ok &&
+      (text.failed || json_object_set_new(message, "content", json_stringn(text.data, text.len))))
     ok = api_failure_set(failure, name, "%s is too large", name);
   bytes_free(&text);
   return ok;
@@ -53,15 +60,18 @@ static bool normalise_content(json_t *message, const char *at, bool needed, api_
 static bool normalise_arguments(json_t *function, const char *at, api_failure *failure) {
   json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
   if (json_is_object(arguments)) return true;
-  if (!arguments || json_is_null(arguments) || (json_is_string(arguments) && !json_string_length(arguments)))
+  if (!arguments || json_is_null(arguments) ||
+      (json_is_string(arguments) && !json_string_length(arguments)))
     parsed = json_object();
   else if (json_is_string(arguments))
-    parsed = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
+    parsed = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
+                        NULL);
   if (!json_is_object(parsed)) {
     json_decref(parsed);
     return api_failure_set(failure, at, "%s must be a string that holds a JSON object", at);
   }
-  return !json_object_set_new(function, "arguments", parsed) || api_failure_set(failure, at, "out of memory");
+  return !json_object_set_new(function, "arguments", parsed) ||
+         api_failure_set(failure, at, "out of memory");
 }
 
 static bool normalise_tool_calls(json_t *message, const char *at, api_failure *failure) {
@@ -80,7 +90,8 @@ static bool normalise_tool_calls(json_t *message, const char *at, api_failure *f
     snprintf(name, sizeof name, "%.40s.tool_calls[%zu].function.arguments", at, i);
     json_t *function = json_object_get(call, "function");
     if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
-      return api_failure_set(failure, name, "%.40s.tool_calls[%zu] needs a function with a name", at, i);
+      return api_failure_set(failure, name, "%.40s.tool_calls[%zu] needs a function with a name",
+                             at, i);
     if (json_is_null(json_object_get(call, "id"))) json_object_del(call, "id");
     if (!normalise_arguments(function, name, failure)) return false;
   }
@@ -91,7 +102,8 @@ bool api_messages_normalise(json_t *messages, api_failure *failure) {
   size_t i;
   json_t *message;
   if (!json_is_array(messages)) return api_json_wrong("messages", "an array", messages, failure);
-  if (json_array_size(messages) == 0) return api_failure_set(failure, "messages", "messages is empty");
+  if (json_array_size(messages) == 0)
+    return api_failure_set(failure, "messages", "messages is empty");
   json_array_foreach(messages, i, message) {
     char at[64], name[96];
     snprintf(at, sizeof at, "messages[%zu]", i);
@@ -101,13 +113,17 @@ bool api_messages_normalise(json_t *messages, api_failure *failure) {
     if (!json_is_string(role_value)) return api_json_wrong(name, "a string", role_value, failure);
     const char *role = json_string_value(role_value);
     if (!known_role(role))
-      return api_failure_set(failure, name, "%s is \"%.40s\": known are system, developer, user, assistant, tool, function",
-                             name, role);
+      return api_failure_set(
+          failure, name,
+          "%s is \"%.40s\": known are system, developer, user, assistant, tool, function", name,
+          role);
     bool assistant = !strcmp(role, "assistant");
     if (!strcmp(role, "developer")) json_object_set_new(message, "role", json_string("system"));
-    if (json_is_null(json_object_get(message, "tool_call_id"))) json_object_del(message, "tool_call_id");
+    if (json_is_null(json_object_get(message, "tool_call_id")))
+      json_object_del(message, "tool_call_id");
     if (json_is_null(json_object_get(message, "name"))) json_object_del(message, "name");
-    if (!normalise_content(message, at, !assistant, failure) || !normalise_tool_calls(message, at, failure))
+    if (!normalise_content(message, at, !assistant, failure) ||
+        !normalise_tool_calls(message, at, failure))
       return false;
   }
   return true;

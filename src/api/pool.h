@@ -6,8 +6,9 @@
  *                 ▲            │ post
  *                 └── AGAIN ◄──┘        step: over → out of the pool, `finish` called
  *
- * A job that has not started (its first step parses and renders) waits in a queue of its own, and at most all workers but one take from
- * it. A tick thread posts every job about once a second, for what depends on time. */
+ * A job that has not started (its first step parses and renders) waits in a queue of its own, and
+ * at most all workers but one take from it. A tick thread posts every job about once a second, for
+ * what depends on time. */
 #ifndef API_POOL_H
 #define API_POOL_H
 
@@ -20,14 +21,14 @@ typedef struct api_pool api_pool;
 
 /* First member of whoever is stepped. All fields are the pool's, guarded by its lock. */
 typedef struct api_pool_item {
-  struct api_pool_item *next;       /* in a queue */
-  struct api_pool_item *up, *down;  /* among all */
+  struct api_pool_item *next;      /* in a queue */
+  struct api_pool_item *up, *down; /* among all */
   unsigned char state;
   bool started;
 } api_pool_item;
 
 typedef struct api_pool_options {
-  unsigned workers; /* >= 2 */
+  unsigned workers;                    /* >= 2 */
   bool (*step)(api_pool_item *item);   /* true: over */
   void (*finish)(api_pool_item *item); /* after the last step; frees it */
 } api_pool_options;

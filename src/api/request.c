@@ -8,7 +8,8 @@
 
 #include "api/json.h"
 
-static bool read_float(const json_t *o, const char *name, double min, double max, float *out, api_failure *f) {
+static bool read_float(const json_t *o, const char *name, double min, double max, float *out,
+                       api_failure *f) {
   double v = (double)*out;
   if (!api_json_number(o, name, min, max, &v, f)) return false;
   *out = (float)v;
@@ -19,8 +20,8 @@ static bool read_sampling(api_request *r, api_failure *f) {
   const json_t *o = r->root;
   troika_request *e = &r->engine;
   int64_t top_k = 0, repeat_last = e->repeat_last, seed = 0;
-  if (!read_float(o, "temperature", 0, 2, &e->temperature, f) || !read_float(o, "top_p", 0, 1, &e->top_p, f) ||
-      !read_float(o, "min_p", 0, 1, &e->min_p, f) ||
+  if (!read_float(o, "temperature", 0, 2, &e->temperature, f) ||
+      !read_float(o, "top_p", 0, 1, &e->top_p, f) || !read_float(o, "min_p", 0, 1, &e->min_p, f) ||
       !read_float(o, "frequency_penalty", -2, 2, &e->frequency_penalty, f) ||
       !read_float(o, "presence_penalty", -2, 2, &e->presence_penalty, f) ||
       !read_float(o, "repetition_penalty", 0.01, 100, &e->repeat_penalty, f) || /* vLLM's name */
@@ -40,7 +41,8 @@ static bool read_sampling(api_request *r, api_failure *f) {
 /* Absent, null and -1 (which some clients send): until the context is full. */
 static bool read_length(api_request *r, api_failure *f) {
   int64_t n = -1;
-  if (r->endpoint == API_COMPLETIONS && !api_json_field(r->root, "max_tokens")) n = 16; /* OpenAI's default */
+  if (r->endpoint == API_COMPLETIONS && !api_json_field(r->root, "max_tokens"))
+    n = 16; /* OpenAI's default */
   if (!api_json_integer(r->root, "max_tokens", -1, UINT32_MAX - 1, &n, f) ||
       !api_json_integer(r->root, "max_completion_tokens", -1, UINT32_MAX - 1, &n, f))
     return false;
@@ -49,10 +51,12 @@ static bool read_length(api_request *r, api_failure *f) {
 }
 
 static bool add_stop(api_request *r, const json_t *text, api_failure *f) {
-  if (!json_is_string(text)) return api_json_wrong("stop", "a string or an array of strings", text, f);
+  if (!json_is_string(text))
+    return api_json_wrong("stop", "a string or an array of strings", text, f);
   size_t len = json_string_length(text);
   if (len == 0 || len > TROIKA_STOP_BYTES_MAX || strlen(json_string_value(text)) != len)
-    return api_failure_set(f, "stop", "a stop string has 1 to %d bytes and no NUL; this one has %zu",
+    return api_failure_set(f, "stop",
+                           "a stop string has 1 to %d bytes and no NUL; this one has %zu",
                            TROIKA_STOP_BYTES_MAX, len);
   if (r->engine.stop_n == TROIKA_STOP_MAX)
     return api_failure_set(f, "stop", "at most %d stop strings", TROIKA_STOP_MAX);
@@ -76,18 +80,22 @@ static bool read_bias(api_request *r, uint32_t vocab, api_failure *f) {
   if (!json_is_object(map)) return api_json_wrong("logit_bias", "an object", map, f);
   size_t n = json_object_size(map);
   if (n > TROIKA_BIAS_MAX)
-    return api_failure_set(f, "logit_bias", "logit_bias has %zu tokens, at most %d", n, TROIKA_BIAS_MAX);
+    return api_failure_set(f, "logit_bias", "logit_bias has %zu tokens, at most %d", n,
+                           TROIKA_BIAS_MAX);
   if (n == 0) return true;
-  if (!(r->bias = calloc(n, sizeof *r->bias))) return api_failure_set(f, "logit_bias", "out of memory");
+  if (!(r->bias = calloc(n, sizeof *r->bias)))
+    return api_failure_set(f, "logit_bias", "out of memory");
   json_object_foreach(map, key, value) {
     char *end;
     errno = 0;
     long token = strtol(key, &end, 10);
     if (*key < '0' || *key > '9' || *end || errno || token >= (long)vocab)
-      return api_failure_set(f, "logit_bias", "logit_bias: a key is not a token number below %u", vocab);
+      return api_failure_set(f, "logit_bias", "logit_bias: a key is not a token number below %u",
+                             vocab);
     double bias = json_is_number(value) ? json_number_value(value) : 1000;
     if (!(bias >= -100 && bias <= 100))
-      return api_failure_set(f, "logit_bias", "logit_bias of token %ld must be a number from -100 to 100", token);
+      return api_failure_set(f, "logit_bias",
+                             "logit_bias of token %ld must be a number from -100 to 100", token);
     r->bias[r->engine.bias_n++] = (troika_token_bias){(int32_t)token, (float)bias};
   }
   r->engine.bias = r->bias;
@@ -123,21 +131,26 @@ static bool read_streaming(api_request *r, api_failure *f) {
 /* Known, but not done yet: refused, so that nobody believes it was honoured. */
 static bool check_unsupported(const api_request *r, api_failure *f) {
   int64_t n = 1;
-  const json_t *format = api_json_field(r->root, "response_format"), *model = api_json_field(r->root, "model");
+  const json_t *format = api_json_field(r->root, "response_format"),
+               *model = api_json_field(r->root, "model");
   if (model && !json_is_string(model)) return api_json_wrong("model", "a string", model, f);
   if (!api_json_integer(r->root, "n", 1, 128, &n, f)) return false;
-  if (n > 1) return api_failure_set(f, "n", "n is %lld: this server gives one answer per request so far", (long long)n);
+  if (n > 1)
+    return api_failure_set(f, "n", "n is %lld: this server gives one answer per request so far",
+                           (long long)n);
   if (!api_json_integer(r->root, "best_of", 1, 128, &n, f)) return false;
   if (n > 1) return api_failure_set(f, "best_of", "best_of above 1 is not supported");
   if (format) {
     const char *type = json_string_value(api_json_field(format, "type"));
     if (!type) return api_failure_set(f, "response_format", "response_format needs a type");
     if (strcmp(type, "text"))
-      return api_failure_set(f, "response_format", "response_format \"%.40s\" is not supported yet", type);
+      return api_failure_set(f, "response_format", "response_format \"%.40s\" is not supported yet",
+                             type);
   }
   bool echo = false;
   if (!api_json_bool(r->root, "echo", &echo, f)) return false;
-  if (echo && r->endpoint == API_COMPLETIONS) return api_failure_set(f, "echo", "echo is not supported");
+  if (echo && r->endpoint == API_COMPLETIONS)
+    return api_failure_set(f, "echo", "echo is not supported");
   const json_t *suffix = api_json_field(r->root, "suffix");
   if (r->endpoint == API_COMPLETIONS && json_string_length(suffix))
     return api_failure_set(f, "suffix", "suffix is not supported");
@@ -145,7 +158,8 @@ static bool check_unsupported(const api_request *r, api_failure *f) {
 }
 
 static bool read_tools(api_request *r, api_failure *f) {
-  const json_t *tools = api_json_field(r->root, "tools"), *choice = api_json_field(r->root, "tool_choice");
+  const json_t *tools = api_json_field(r->root, "tools"),
+               *choice = api_json_field(r->root, "tool_choice");
   if (tools && !json_is_array(tools)) return api_json_wrong("tools", "an array", tools, f);
   bool none = json_is_string(choice) && !strcmp(json_string_value(choice), "none");
   if (choice && !none && !(json_is_string(choice) && !strcmp(json_string_value(choice), "auto")))
@@ -167,7 +181,8 @@ static bool read_tokens(api_request *r, const json_t *array, uint32_t vocab, api
   size_t n = json_array_size(array), i;
   const json_t *value;
   if (n == 0) return api_failure_set(f, "prompt", "prompt is an empty array");
-  if (!(r->tokens = calloc(n, sizeof *r->tokens))) return api_failure_set(f, "prompt", "out of memory");
+  if (!(r->tokens = calloc(n, sizeof *r->tokens)))
+    return api_failure_set(f, "prompt", "out of memory");
   json_array_foreach(array, i, value) {
     json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
     if (token < 0 || token >= vocab)
@@ -184,14 +199,16 @@ static bool read_prompt(api_request *r, uint32_t vocab, api_failure *f) {
   const json_t *prompt = api_json_field(r->root, "prompt");
   if (json_is_array(prompt)) {
     const json_t *first = json_array_get(prompt, 0);
-    if (json_array_size(prompt) == 0 || json_is_integer(first)) return read_tokens(r, prompt, vocab, f);
+    if (json_array_size(prompt) == 0 || json_is_integer(first))
+      return read_tokens(r, prompt, vocab, f);
     if (json_array_size(prompt) > 1)
       return api_failure_set(f, "prompt", "%zu prompts: this server takes one per request so far",
                              json_array_size(prompt));
     if (json_is_array(first)) return read_tokens(r, first, vocab, f);
     prompt = first;
   }
-  if (!json_is_string(prompt)) return api_json_wrong("prompt", "a string or an array of tokens", prompt, f);
+  if (!json_is_string(prompt))
+    return api_json_wrong("prompt", "a string or an array of tokens", prompt, f);
   r->prompt = bytes_of(json_string_value(prompt), json_string_length(prompt));
   return api_json_bool(r->root, "parse_special", &r->parse_special, f);
 }
@@ -204,8 +221,8 @@ bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, a
   r->engine.stop = r->stop;
   if (!(r->root = api_json_parse(body, failure))) return false;
   bool ok = read_sampling(r, failure) && read_length(r, failure) && read_stop(r, failure) &&
-            read_bias(r, vocab, failure) && read_logprobs(r, failure) && read_streaming(r, failure) &&
-            check_unsupported(r, failure);
+            read_bias(r, vocab, failure) && read_logprobs(r, failure) &&
+            read_streaming(r, failure) && check_unsupported(r, failure);
   if (ok) ok = endpoint == API_CHAT ? read_messages(r, failure) : read_prompt(r, vocab, failure);
   if (!ok) api_request_free(r);
   return ok;

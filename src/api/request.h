@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request.h - the body of POST /v1/chat/completions and /v1/completions, checked, as what the engine takes.
+/* request.h - the body of POST /v1/chat/completions and /v1/completions, checked, as what the
+ * engine takes.
  *
- * Unknown fields are accepted (every client sends some), wrong ones refused by name, and what is known but not done yet is refused rather
- * than ignored: tool_choice "required", response_format other than text, n > 1, several prompts. */
+ * Unknown fields are accepted (every client sends some), wrong ones refused by name, and what is
+ * known but not done yet is refused rather than ignored: tool_choice "required", response_format
+ * other than text, n > 1, several prompts. */
 #ifndef API_REQUEST_H
 #define API_REQUEST_H
 
@@ -30,11 +32,13 @@ typedef struct api_request {
 } api_request;
 
 /* vocab bounds token numbers. False: `failure` says why, and *out needs no free. */
-bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, api_request *out, api_failure *failure);
+bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, api_request *out,
+                       api_failure *failure);
 void api_request_free(api_request *r);
 
-/* messages.c: checks `messages` and brings each to the shape that templates expect, in place: role developer becomes system, content
- * parts become one text, absent content becomes "", arguments of tool calls become objects. */
+/* messages.c: checks `messages` and brings each to the shape that templates expect, in place: role
+ * developer becomes system, content parts become one text, absent content becomes "", arguments of
+ * tool calls become objects. */
 bool api_messages_normalise(json_t *messages, api_failure *failure);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sha256.h - the hash that names a model file in records of measurements. Source: FIPS 180-4. About 0.3 GB/s. */
+/* sha256.h - the hash that names a model file in records of measurements. Source: FIPS 180-4. About
+ * 0.3 GB/s. */
 #ifndef BASE_SHA256_H
 #define BASE_SHA256_H
 

@@ -3,9 +3,10 @@
  *
  *   prefill N   submit to end of a request of N prompt tokens that generates nothing
  *   decode N    first to last token of N generated ones, after a prompt of PROMPT tokens
- *   batch B     tokens of B such requests between the moment when all have begun and the moment when the first has ended
+ *   batch B     tokens of B such requests from when all have begun until the first has ended
  *
- * Prompts are drawn tokens, new ones each time, so that no cache can know them; speed does not depend on what they say. */
+ * Prompts are drawn tokens, new ones each time, so that no cache can know them; speed does not
+ * depend on what they say. */
 #include "cli/bench.h"
 
 #include <stdatomic.h>
@@ -40,7 +41,8 @@ static void on_wake(void *context) {
   os_futex_wake(&b->news, 1);
 }
 
-static troika_status submit(bench *b, troika_stream *stream, uint32_t prompt_n, uint32_t max_tokens, troika_error *err) {
+static troika_status submit(bench *b, troika_stream *stream, uint32_t prompt_n, uint32_t max_tokens,
+                            troika_error *err) {
   int32_t *tokens = malloc(prompt_n * sizeof *tokens);
   if (!tokens) return TROIKA_NO_MEMORY;
   for (uint32_t i = 0; i < prompt_n; i++) tokens[i] = (int32_t)(draw(b) % b->vocab);
@@ -59,11 +61,12 @@ static troika_status submit(bench *b, troika_stream *stream, uint32_t prompt_n, 
 /* B requests at once; *rate in tokens per second. max_tokens 0 measures the prompts. */
 typedef struct measured {
   int64_t begun_ns, first_ns, last_ns; /* of one stream */
-  uint32_t tokens, after; /* all; those that came while all were decoding */
+  uint32_t tokens, after;              /* all; those that came while all were decoding */
   bool ended;
 } measured;
 
-static troika_status take_events(troika_stream *stream, measured *m, bool counts, troika_error *err) {
+static troika_status take_events(troika_stream *stream, measured *m, bool counts,
+                                 troika_error *err) {
   troika_event event;
   while (!m->ended && !troika_stream_next(stream, &event, 0)) {
     int64_t now = clock_real_now(NULL);
@@ -84,7 +87,8 @@ static troika_status take_events(troika_stream *stream, measured *m, bool counts
 }
 
 /* Until one has ended (batch) or all have. Returns the rate. */
-static troika_status follow(bench *b, troika_stream **streams, measured *m, uint32_t n, double *rate, troika_error *err) {
+static troika_status follow(bench *b, troika_stream **streams, measured *m, uint32_t n,
+                            double *rate, troika_error *err) {
   int64_t window_ns = 0, end_ns = 0;
   uint32_t left = n;
   while (left && !cli_signals_seen()) {
@@ -107,19 +111,21 @@ static troika_status follow(bench *b, troika_stream **streams, measured *m, uint
   return TROIKA_OK;
 }
 
-static troika_status measure(bench *b, uint32_t requests, uint32_t prompt_n, uint32_t generate, double *rate,
-                             troika_error *err) {
+static troika_status measure(bench *b, uint32_t requests, uint32_t prompt_n, uint32_t generate,
+                             double *rate, troika_error *err) {
   troika_stream *streams[STREAMS_MAX] = {0};
   measured m[STREAMS_MAX] = {0};
   troika_status status = TROIKA_OK;
   troika_stream_options options = {.size = sizeof options, .wake = on_wake, .wake_context = b};
-  for (uint32_t i = 0; i < requests && !status; i++) status = troika_stream_open(b->runtime, &options, &streams[i], err);
+  for (uint32_t i = 0; i < requests && !status; i++)
+    status = troika_stream_open(b->runtime, &options, &streams[i], err);
   for (uint32_t i = 0; i < requests && !status; i++) {
     m[i].begun_ns = clock_real_now(NULL);
     status = submit(b, streams[i], prompt_n, generate, err);
   }
   if (!status) status = follow(b, streams, m, requests, rate, err);
-  if (!generate) *rate = prompt_n * 1e9 / (double)(m[0].last_ns - m[0].begun_ns);
+  if (!generate)
+    *rate = prompt_n * 1e9 / (double)(m[0].last_ns - m[0].begun_ns);
   else if (requests == 1 && m[0].last_ns > m[0].first_ns)
     *rate = (m[0].tokens - 1) * 1e9 / (double)(m[0].last_ns - m[0].first_ns);
   for (uint32_t i = 0; i < requests; i++)
@@ -132,28 +138,32 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static bool repeat(bench *b, const char *kind, uint32_t n, uint32_t requests, uint32_t prompt_n, uint32_t generate) {
+static bool repeat(bench *b, const char *kind, uint32_t n, uint32_t requests, uint32_t prompt_n,
+                   uint32_t generate) {
   const cli_settings *s = b->record.settings;
   double rates[BENCH_REPETITIONS_MAX];
   uint32_t count = (uint32_t)s->repetitions;
   troika_error err = {0};
   for (int64_t i = -s->warmups; i < count; i++) {
     double rate = 0;
-    if (measure(b, requests, prompt_n, generate, &rate, &err)) return cli_fail("%s %u: %s", kind, n, err.text), false;
+    if (measure(b, requests, prompt_n, generate, &rate, &err))
+      return cli_fail("%s %u: %s", kind, n, err.text), false;
     if (cli_signals_seen()) return false;
     if (i >= 0) rates[i] = rate;
     cli_progress_show(&b->bar, ++b->steps, b->steps_all);
   }
   qsort(rates, count, sizeof *rates, by_value);
   bench_result *r = &b->record.results[b->record.results_n++];
-  *r = (bench_result){.kind = kind, .n = n, .repetitions = count, .min = rates[0], .max = rates[count - 1]};
+  *r = (bench_result){
+      .kind = kind, .n = n, .repetitions = count, .min = rates[0], .max = rates[count - 1]};
   r->median = count % 2 ? rates[count / 2] : (rates[count / 2 - 1] + rates[count / 2]) / 2;
   snprintf(r->name, sizeof r->name, "%s %u", kind, n);
   return true;
 }
 
 /* "64,256" to numbers; returns how many, 0 if the text is wrong. */
-static unsigned read_list(const char *name, const char *text, unsigned max, uint32_t out[BENCH_LIST_MAX]) {
+static unsigned read_list(const char *name, const char *text, unsigned max,
+                          uint32_t out[BENCH_LIST_MAX]) {
   unsigned n = 0;
   for (const char *p = text; n < BENCH_LIST_MAX; n++) {
     char *end;
@@ -163,17 +173,20 @@ static unsigned read_list(const char *name, const char *text, unsigned max, uint
     if (!*end) return n + 1;
     p = end + 1;
   }
-  cli_fail("%s is \"%.60s\"; expected are at most %d numbers from 1 to %u with commas between", name, text, BENCH_LIST_MAX, max);
+  cli_fail("%s is \"%.60s\"; expected are at most %d numbers from 1 to %u with commas between",
+           name, text, BENCH_LIST_MAX, max);
   return 0;
 }
 
-static bool run_all(bench *b, const uint32_t *prefill, unsigned prefill_n, const uint32_t *batch, unsigned batch_n) {
+static bool run_all(bench *b, const uint32_t *prefill, unsigned prefill_n, const uint32_t *batch,
+                    unsigned batch_n) {
   const cli_settings *s = b->record.settings;
   uint32_t generate = (uint32_t)s->decode;
   b->steps_all = (uint64_t)(s->repetitions + s->warmups) * (prefill_n + batch_n + 1);
   for (unsigned i = 0; i < prefill_n; i++) {
     if (prefill[i] > b->context) {
-      fprintf(stderr, "troika: prefill %u is left out: the context holds %u tokens\n", prefill[i], b->context);
+      fprintf(stderr, "troika: prefill %u is left out: the context holds %u tokens\n", prefill[i],
+              b->context);
       continue;
     }
     if (!repeat(b, "prefill", prefill[i], 1, prefill[i], 0)) return false;
@@ -189,7 +202,8 @@ int cli_bench(const cli_settings *s) {
   unsigned prefill_n = read_list("--prefill", s->prefill, 1 << 20, prefill);
   unsigned batch_n = prefill_n ? read_list("--batch", s->batch, STREAMS_MAX, batch) : 0;
   if (!batch_n || s->arguments_n) {
-    if (s->arguments_n) cli_fail("bench takes no arguments: is \"%.60s\" meant for --model?", s->arguments[0]);
+    if (s->arguments_n)
+      cli_fail("bench takes no arguments: is \"%.60s\" meant for --model?", s->arguments[0]);
     return CLI_USAGE;
   }
   for (unsigned i = 0; i < batch_n; i++)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench.h - measurements and how they are told.
  *
- * A number is worth what its record says: machine, version, model hash, kernel set, command, spread. Rates are per repetition, then
- * median, least and most are told: a mean hides a machine whose clock moves. */
+ * A number is worth what its record says: machine, version, model hash, kernel set, command,
+ * spread. Rates are per repetition, then median, least and most are told: a mean hides a machine
+ * whose clock moves. */
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 

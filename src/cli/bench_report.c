@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The record of a bench: what was measured, on what. */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -17,46 +16,33 @@
 
 typedef struct machine {
   char cpu[128], system[128], mask[1024];
-  unsigned processors, allowed;
+  unsigned usable; /* by affinity and quota */
 } machine;
 
-static void read_cpu(char *out, size_t size) {
-  char line[256];
+/* What follows "key...: " in the first such line of a file. */
+static void read_line(const char *path, const char *key, char *out, size_t size) {
+  char line[1280];
   snprintf(out, size, "unknown");
-  FILE *f = fopen("/proc/cpuinfo", "re");
+  FILE *f = fopen(path, "re");
   if (!f) return;
   while (fgets(line, sizeof line, f)) {
     char *colon = strchr(line, ':');
-    if (strncmp(line, "model name", 10) || !colon) continue;
-    colon[strcspn(colon, "\n")] = 0;
-    snprintf(out, size, "%s", colon + 1 + (colon[1] == ' '));
+    if (strncmp(line, key, strlen(key)) || !colon) continue;
+    char *value = colon + 1 + strspn(colon + 1, " \t");
+    value[strcspn(value, "\n")] = 0;
+    snprintf(out, size, "%s", value);
     break;
   }
   fclose(f);
 }
 
-/* The processors this process may run on, as ranges: "0-1,4". */
-static void read_mask(char *out, size_t size) {
-  cpu_set_t set;
-  size_t n = 0;
-  *out = 0;
-  if (sched_getaffinity(0, sizeof set, &set)) return;
-  for (int i = 0; i < CPU_SETSIZE && n + 24 < size; i++) {
-    int from = i;
-    if (!CPU_ISSET(i, &set)) continue;
-    while (i + 1 < CPU_SETSIZE && CPU_ISSET(i + 1, &set)) i++;
-    n += (size_t)snprintf(out + n, size - n, from == i ? "%s%d" : "%s%d-%d", n ? "," : "", from, i);
-  }
-}
-
 static void read_machine(machine *m) {
   struct utsname u;
-  cpu_set_t set;
-  *m = (machine){.allowed = os_cpus("")};
-  read_cpu(m->cpu, sizeof m->cpu);
-  read_mask(m->mask, sizeof m->mask);
-  if (!sched_getaffinity(0, sizeof set, &set)) m->processors = (unsigned)CPU_COUNT(&set);
-  if (!uname(&u)) snprintf(m->system, sizeof m->system, "%.20s %.60s %.20s", u.sysname, u.release, u.machine);
+  *m = (machine){.usable = os_cpus("")};
+  read_line("/proc/cpuinfo", "model name", m->cpu, sizeof m->cpu);
+  read_line("/proc/self/status", "Cpus_allowed_list", m->mask, sizeof m->mask);
+  if (!uname(&u))
+    snprintf(m->system, sizeof m->system, "%.20s %.60s %.20s", u.sysname, u.release, u.machine);
 }
 
 static bool hash_model(const char *path, char hex[65]) {
@@ -64,7 +50,8 @@ static bool hash_model(const char *path, char hex[65]) {
   sha256 h;
   if (os_map_open(path, &map, NULL)) return false;
   sha256_begin(&h);
-  for (size_t at = 0; at < map.len; at += 1 << 24) { /* in parts, whose pages are given back: the peak is already told */
+  for (size_t at = 0; at < map.len;
+       at += 1 << 24) { /* in parts, whose pages are given back: the peak is already told */
     size_t n = map.len - at < 1 << 24 ? map.len - at : 1 << 24;
     sha256_add(&h, map.data + at, n);
     os_map_drop(&map, at, n);
@@ -85,13 +72,16 @@ void bench_print(const bench_record *r) {
   cli_bytes_text(os_memory_peak(), peak);
   cli_bytes_text(info.file_bytes, bytes);
   cli_bytes_text(s.kv_bytes, kv);
-  printf("troika %s (%s), %s, %s %s, kernels %s\n", troika_version(), TROIKA_COMMIT, r->engine->name, info.type, bytes, s.kernels);
+  printf("troika %s (%s), %s, %s %s, kernels %s\n", troika_version(), TROIKA_COMMIT,
+         r->engine->name, info.type, bytes, s.kernels);
   printf("%s, processors %s, %u threads\n\n", m.cpu, m.mask, s.threads);
-  printf("%-16s %12s %12s %12s   tokens/s of %lld runs after %lld warm-ups\n", "", "median", "min", "max",
-         (long long)r->settings->repetitions, (long long)r->settings->warmups);
+  printf("%-16s %12s %12s %12s   tokens/s of %lld runs after %lld warm-ups\n", "", "median", "min",
+         "max", (long long)r->settings->repetitions, (long long)r->settings->warmups);
   for (unsigned i = 0; i < r->results_n; i++)
-    printf("%-16s %12.1f %12.1f %12.1f\n", r->results[i].name, r->results[i].median, r->results[i].min, r->results[i].max);
-  printf("\nload             %9.3f s\npeak memory      %11s (KV %s of it)\n", r->engine->open_s, peak, kv);
+    printf("%-16s %12.1f %12.1f %12.1f\n", r->results[i].name, r->results[i].median,
+           r->results[i].min, r->results[i].max);
+  printf("\nload             %9.3f s\npeak memory      %11s (KV %s of it)\n", r->engine->open_s,
+         peak, kv);
 }
 
 static void put_text(bytes_buffer *out, const char *key, const char *text) {
@@ -103,10 +93,12 @@ static void put_command(bytes_buffer *out, const cli_settings *s) {
   static const char *const activations[] = {"default", "float", "int8"};
   char text[512];
   snprintf(text, sizeof text,
-           "troika bench --model %.120s --activations %s --cpu-levels %.60s --threads %lld --context %lld --prefill %.60s "
+           "troika bench --model %.120s --activations %s --cpu-levels %.60s --threads %lld "
+           "--context %lld --prefill %.60s "
            "--decode %lld --batch %.60s --repetitions %lld --warm-ups %lld",
-           s->model, activations[s->activations], s->cpu_levels, (long long)s->threads, (long long)s->context, s->prefill,
-           (long long)s->decode, s->batch, (long long)s->repetitions, (long long)s->warmups);
+           s->model, activations[s->activations], s->cpu_levels, (long long)s->threads,
+           (long long)s->context, s->prefill, (long long)s->decode, s->batch,
+           (long long)s->repetitions, (long long)s->warmups);
   put_text(out, "command", text);
 }
 
@@ -118,8 +110,8 @@ static void put_model(bytes_buffer *out, const bench_record *r) {
   put_text(out, "name", r->engine->name);
   bytes_append_string(out, ",");
   put_text(out, "type", info.type);
-  bytes_append_format(out, ",\"parameters\":%llu,\"bytes\":%llu,\"sha256\":", (unsigned long long)info.parameters,
-                      (unsigned long long)info.file_bytes);
+  bytes_append_format(out, ",\"parameters\":%llu,\"bytes\":%llu,\"sha256\":",
+                      (unsigned long long)info.parameters, (unsigned long long)info.file_bytes);
   if (hash_model(r->engine->path, hex))
     bytes_append_format(out, "\"%s\"}", hex);
   else
@@ -150,19 +142,20 @@ void bench_print_json(const bench_record *r) {
   put_text(&out, "system", m.system);
   bytes_append_string(&out, ",");
   put_text(&out, "mask", m.mask);
-  bytes_append_format(&out, ",\"processors\":%u,\"usable\":%u}", m.processors, m.allowed);
+  bytes_append_format(&out, ",\"usable\":%u}", m.usable);
   put_model(&out, r);
   bytes_append_string(&out, ",");
   put_text(&out, "kernels", s.kernels);
-  bytes_append_format(&out, ",\"threads\":%u,\"context\":%u,\"kv_bytes\":%llu,", s.threads, s.context,
-                      (unsigned long long)s.kv_bytes);
+  bytes_append_format(&out, ",\"threads\":%u,\"context\":%u,\"kv_bytes\":%llu,", s.threads,
+                      s.context, (unsigned long long)s.kv_bytes);
   put_command(&out, r->settings);
-  bytes_append_format(&out, ",\"load_s\":%.4f,\"memory_peak_bytes\":%llu,\"results\":[", r->engine->open_s,
-                      (unsigned long long)peak);
+  bytes_append_format(&out, ",\"load_s\":%.4f,\"memory_peak_bytes\":%llu,\"results\":[",
+                      r->engine->open_s, (unsigned long long)peak);
   for (unsigned i = 0; i < r->results_n; i++) {
     const bench_result *b = &r->results[i];
     bytes_append_format(&out,
-                        "%s{\"kind\":\"%s\",\"n\":%u,\"repetitions\":%u,\"tokens_per_second\":{\"median\":%.3f,\"min\":%.3f,"
+                        "%s{\"kind\":\"%s\",\"n\":%u,\"repetitions\":%u,\"tokens_per_second\":{"
+                        "\"median\":%.3f,\"min\":%.3f,"
                         "\"max\":%.3f}}",
                         i ? "," : "", b->kind, b->n, b->repetitions, b->median, b->min, b->max);
   }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli.h - what the subcommands share: settings, exit codes, the model, progress, signals.
  *
- * Settings come from one table (options.c), which feeds the command line, the environment, the config file and every --help. Which wins:
- *     command line  >  TROIKA_<OPTION>  >  config file  >  default */
+ * Settings come from one table (options.c), which feeds the command line, the environment, the
+ * config file and every --help. Which wins: command line  >  TROIKA_<OPTION>  >  config file  >
+ * default */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -17,7 +18,14 @@
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 
-typedef enum cli_command { CLI_RUN, CLI_SERVE, CLI_BENCH, CLI_INSPECT, CLI_TOKENIZE, CLI_COMMANDS } cli_command;
+typedef enum cli_command {
+  CLI_RUN,
+  CLI_SERVE,
+  CLI_BENCH,
+  CLI_INSPECT,
+  CLI_TOKENIZE,
+  CLI_COMMANDS
+} cli_command;
 
 typedef struct cli_settings {
   const char *model, *model_name, *chat_template, *cpu_levels, *config;
@@ -81,7 +89,8 @@ bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out);
 bool cli_stdin_is_piped(void);
 void cli_bytes_text(uint64_t bytes, char out[16]); /* "94.2 MB" */
 
-/* --- progress.c: a bar on stderr, only if that is a terminal, and only for work longer than a blink. */
+/* --- progress.c: a bar on stderr, only if that is a terminal, and only for work longer than a
+ * blink. */
 typedef struct cli_progress {
   const char *what;
   int64_t started_ns, drawn_ns;

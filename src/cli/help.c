@@ -9,10 +9,11 @@ typedef struct command_text {
 } command_text;
 
 static const command_text texts[CLI_COMMANDS] = {
-    [CLI_RUN] = {"run", "[PROMPT]", "Answer a prompt in the terminal.",
-                 "  troika run \"Why is the sky blue?\"\n"
-                 "  cat notes.txt | troika run \"Summarise:\"      standard input follows the prompt\n"
-                 "  troika run -m gemma3 --raw \"Once upon a time\"\n"},
+    [CLI_RUN] =
+        {"run", "[PROMPT]", "Answer a prompt in the terminal.",
+         "  troika run \"Why is the sky blue?\"\n"
+         "  cat notes.txt | troika run \"Summarise:\"      standard input follows the prompt\n"
+         "  troika run -m gemma3 --raw \"Once upon a time\"\n"},
     [CLI_SERVE] = {"serve", "", "Serve the OpenAI-compatible HTTP interface.",
                    "  troika serve --port 8080\n"
                    "  troika serve -m model.gguf --parallel 16 --context 4096\n"},
@@ -28,13 +29,17 @@ static const command_text texts[CLI_COMMANDS] = {
                       "  troika tokenize --decode-ids 504 2403\n"},
 };
 
-const char *cli_command_name(cli_command command) { return texts[command].name; }
+const char *cli_command_name(cli_command command) {
+  return texts[command].name;
+}
 
-/* "LIST, default 1,2" under the option's own words, wrapped at 100 columns would be over-done: help texts are one line. */
+/* "LIST, default 1,2" under the option's own words, wrapped at 100 columns would be over-done: help
+ * texts are one line. */
 static void print_option(const option *o) {
   char left[64], letter[8] = "    ";
   if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
-  snprintf(left, sizeof left, "  %s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
+  snprintf(left, sizeof left, "  %s--%s%s%s", letter, o->name, o->value ? " " : "",
+           o->value ? o->value : "");
   printf("%-28s %s", left, o->help);
   if (o->type == OPTION_CHOICE) printf(" [%s]", o->choices);
   if (o->type == OPTION_INTEGER && o->max <= 65536) printf(" [%.0f to %.0f]", o->min, o->max);
@@ -48,14 +53,22 @@ void cli_help(cli_command command) {
   printf("%s\n\n  troika %s [OPTIONS] %s\n\nOptions\n", t->summary, t->name, t->arguments);
   for (unsigned i = 0; i < options_count; i++)
     if (options_table[i].commands & 1u << command) print_option(&options_table[i]);
-  printf("\nEvery option can also be a line \"name = value\" of the settings file, or TROIKA_<NAME> in the environment;\n"
-         "the command line wins over the environment, and that over the file.\n\nExamples\n%s", t->examples);
+  printf(
+      "\nEvery option can also be a line \"name = value\" of the settings file, or TROIKA_<NAME> "
+      "in the environment;\n"
+      "the command line wins over the environment, and that over the file.\n\nExamples\n%s",
+      t->examples);
 }
 
 void cli_help_all(void) {
-  printf("troika %s - language models on this machine, for people and agents\n\n  troika COMMAND [OPTIONS] ...\n\nCommands\n",
-         troika_version());
+  printf(
+      "troika %s - language models on this machine, for people and agents\n\n  troika COMMAND "
+      "[OPTIONS] ...\n\nCommands\n",
+      troika_version());
   for (int i = 0; i < CLI_COMMANDS; i++) printf("  %-10s %s\n", texts[i].name, texts[i].summary);
-  printf("  %-10s %s\n  %-10s %s\n", "help", "This, or \"troika help COMMAND\".", "version", "The version.");
-  printf("\nExit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 interrupted.\n");
+  printf("  %-10s %s\n  %-10s %s\n", "help", "This, or \"troika help COMMAND\".", "version",
+         "The version.");
+  printf(
+      "\nExit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 "
+      "interrupted.\n");
 }

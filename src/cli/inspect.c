@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* troika inspect: what is in a model file, and whether this program can run it. A bad file is an error with its reason and exit code 1;
- * a good file that we cannot run is shown, with the reason at the end, and exit code 1 too. */
+/* troika inspect: what is in a model file, and whether this program can run it. A bad file is an
+ * error with its reason and exit code 1; a good file that we cannot run is shown, with the reason
+ * at the end, and exit code 1 too. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ void inspect_put_text(bytes_buffer *out, bytes_view text, size_t max) {
     }
     i += good;
     if (i < n) {
-      if (n == text.len || n - i > 3) bytes_append_string(out, "?"); /* not a character that we cut */
+      if (n == text.len || n - i > 3)
+        bytes_append_string(out, "?"); /* not a character that we cut */
       i++;
     }
   }
@@ -36,31 +38,31 @@ void inspect_put_text(bytes_buffer *out, bytes_view text, size_t max) {
 
 static void put_element(bytes_buffer *out, const gguf_kv *kv, uint64_t i) {
   switch (kv->elem) {
-  case GGUF_STRING:
-    bytes_append_string(out, "\"");
-    inspect_put_text(out, gguf_string_at(kv, i), kv->type == GGUF_ARRAY ? 24 : TEXT_SHOWN);
-    bytes_append_string(out, "\"");
-    break;
-  case GGUF_F32:
-    bytes_append_format(out, "%g", (double)gguf_f32_at(kv, i));
-    break;
-  case GGUF_F64: {
-    double v;
-    memcpy(&v, kv->data + i * sizeof v, sizeof v);
-    bytes_append_format(out, "%g", v);
-    break;
-  }
-  case GGUF_BOOL:
-    bytes_append_string(out, gguf_int_at(kv, i) ? "true" : "false");
-    break;
-  case GGUF_ARRAY:
-    bytes_append_string(out, "[...]");
-    break;
-  case GGUF_U64:
-    bytes_append_format(out, "%llu", (unsigned long long)gguf_int_at(kv, i));
-    break;
-  default:
-    bytes_append_format(out, "%lld", (long long)gguf_int_at(kv, i));
+    case GGUF_STRING:
+      bytes_append_string(out, "\"");
+      inspect_put_text(out, gguf_string_at(kv, i), kv->type == GGUF_ARRAY ? 24 : TEXT_SHOWN);
+      bytes_append_string(out, "\"");
+      break;
+    case GGUF_F32:
+      bytes_append_format(out, "%g", (double)gguf_f32_at(kv, i));
+      break;
+    case GGUF_F64: {
+      double v;
+      memcpy(&v, kv->data + i * sizeof v, sizeof v);
+      bytes_append_format(out, "%g", v);
+      break;
+    }
+    case GGUF_BOOL:
+      bytes_append_string(out, gguf_int_at(kv, i) ? "true" : "false");
+      break;
+    case GGUF_ARRAY:
+      bytes_append_string(out, "[...]");
+      break;
+    case GGUF_U64:
+      bytes_append_format(out, "%llu", (unsigned long long)gguf_int_at(kv, i));
+      break;
+    default:
+      bytes_append_format(out, "%lld", (long long)gguf_int_at(kv, i));
   }
 }
 
@@ -69,7 +71,8 @@ static void put_value(bytes_buffer *out, const gguf_kv *kv) {
     put_element(out, kv, 0);
     return;
   }
-  bytes_append_format(out, "%llu x %s [", (unsigned long long)kv->n, gguf_value_type_name(kv->elem));
+  bytes_append_format(out, "%llu x %s [", (unsigned long long)kv->n,
+                      gguf_value_type_name(kv->elem));
   for (uint64_t i = 0; i < kv->n && i < ELEMENTS_SHOWN; i++) {
     if (i) bytes_append_string(out, ", ");
     put_element(out, kv, i);
@@ -94,7 +97,8 @@ static void print_metadata(const gguf *file) {
 }
 
 static void print_tensors(const gguf *file) {
-  printf("\nTensors (%zu)\n  %-40s %-6s %-22s %12s %14s\n", gguf_tensor_count(file), "name", "type", "shape", "offset", "bytes");
+  printf("\nTensors (%zu)\n  %-40s %-6s %-22s %12s %14s\n", gguf_tensor_count(file), "name", "type",
+         "shape", "offset", "bytes");
   for (size_t i = 0; i < gguf_tensor_count(file); i++) {
     const gguf_tensor *t = gguf_tensor_at(file, i);
     const char *type = gguf_type_name(t->type);
@@ -103,9 +107,10 @@ static void print_tensors(const gguf *file) {
     bytes_init(&name, 4096);
     inspect_put_text(&name, t->name, 64);
     for (uint32_t d = 0, n = 0; d < t->n_dims; d++)
-      n += (uint32_t)snprintf(shape + n, sizeof shape - n, d ? " x %llu" : "%llu", (unsigned long long)t->dims[d]);
-    printf("  %-40s %-6s %-22s %12llu %14llu\n", name.data, type ? type : "?", shape, (unsigned long long)t->offset,
-           (unsigned long long)t->bytes);
+      n += (uint32_t)snprintf(shape + n, sizeof shape - n, d ? " x %llu" : "%llu",
+                              (unsigned long long)t->dims[d]);
+    printf("  %-40s %-6s %-22s %12llu %14llu\n", name.data, type ? type : "?", shape,
+           (unsigned long long)t->offset, (unsigned long long)t->bytes);
     bytes_free(&name);
   }
 }
@@ -135,17 +140,20 @@ static void print_totals(const gguf *file) {
   inspect_total totals[INSPECT_TYPES_MAX];
   size_t n = inspect_totals(file, totals, INSPECT_TYPES_MAX);
   uint64_t weights = 0, bytes = 0;
-  printf("\nTotals\n  %-8s %8s %16s %16s %14s\n", "type", "tensors", "weights", "bytes", "bits a weight");
+  printf("\nTotals\n  %-8s %8s %16s %16s %14s\n", "type", "tensors", "weights", "bytes",
+         "bits a weight");
   for (size_t i = 0; i < n; i++) {
     const inspect_total *t = &totals[i];
     const char *name = gguf_type_name(t->type);
-    printf("  %-8s %8zu %16llu %16llu %14.2f\n", name ? name : "?", t->tensors, (unsigned long long)t->weights,
-           (unsigned long long)t->bytes, t->weights ? (double)t->bytes * 8 / (double)t->weights : 0.0);
+    printf("  %-8s %8zu %16llu %16llu %14.2f\n", name ? name : "?", t->tensors,
+           (unsigned long long)t->weights, (unsigned long long)t->bytes,
+           t->weights ? (double)t->bytes * 8 / (double)t->weights : 0.0);
     weights += t->weights;
     bytes += t->bytes;
   }
-  printf("  %-8s %8zu %16llu %16llu %14.2f\n", "all", gguf_tensor_count(file), (unsigned long long)weights,
-         (unsigned long long)bytes, weights ? (double)bytes * 8 / (double)weights : 0.0);
+  printf("  %-8s %8zu %16llu %16llu %14.2f\n", "all", gguf_tensor_count(file),
+         (unsigned long long)weights, (unsigned long long)bytes,
+         weights ? (double)bytes * 8 / (double)weights : 0.0);
 }
 
 static void print_template(const gguf *file) {
@@ -165,8 +173,9 @@ static void print_template(const gguf *file) {
 static void print_file(const gguf *file, const char *path) {
   char bytes[16];
   cli_bytes_text(gguf_size(file), bytes);
-  printf("%s\n  GGUF version %u, %s (%zu bytes), %zu tensors, data aligned to %llu\n", path, gguf_version(file), bytes,
-         gguf_size(file), gguf_tensor_count(file), (unsigned long long)gguf_alignment(file));
+  printf("%s\n  GGUF version %u, %s (%zu bytes), %zu tensors, data aligned to %llu\n", path,
+         gguf_version(file), bytes, gguf_size(file), gguf_tensor_count(file),
+         (unsigned long long)gguf_alignment(file));
 }
 
 static void print_runs(const troika_model *model, const char *reason) {
@@ -178,10 +187,14 @@ static void print_runs(const troika_model *model, const char *reason) {
   char kv[16];
   troika_model_describe(model, &m);
   cli_bytes_text(m.kv_bytes_per_token * m.context_max, kv);
-  printf("\nRuns here: %s, %u layers, width %u, vocabulary %u, trained for %u tokens, tokenizer %s\n", m.architecture,
-         m.layers, m.width, m.vocab, m.context_max, m.tokenizer);
-  printf("  KV cache %llu bytes a token, %s at full length; chat template: %s\n", (unsigned long long)m.kv_bytes_per_token,
-         kv, !m.has_template ? "none" : m.template_builtin ? "built-in ChatML" : "the file's");
+  printf(
+      "\nRuns here: %s, %u layers, width %u, vocabulary %u, trained for %u tokens, tokenizer %s\n",
+      m.architecture, m.layers, m.width, m.vocab, m.context_max, m.tokenizer);
+  printf("  KV cache %llu bytes a token, %s at full length; chat template: %s\n",
+         (unsigned long long)m.kv_bytes_per_token, kv,
+         !m.has_template      ? "none"
+         : m.template_builtin ? "built-in ChatML"
+                              : "the file's");
 }
 
 int cli_inspect(const cli_settings *s) {

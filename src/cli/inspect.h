@@ -18,8 +18,10 @@ typedef struct inspect_total {
 size_t inspect_totals(const gguf *file, inspect_total *out, size_t capacity);
 void inspect_put_text(bytes_buffer *out, bytes_view text, size_t max);
 
-/* model is NULL where it cannot run; reason says why. Arrays are whole, but for the vocabulary's texts and numbers beyond 32. */
-void inspect_json(const gguf *file, const char *path, const troika_model *model, const char *reason);
+/* model is NULL where it cannot run; reason says why. Arrays are whole, but for the vocabulary's
+ * texts and numbers beyond 32. */
+void inspect_json(const gguf *file, const char *path, const troika_model *model,
+                  const char *reason);
 void inspect_json_error(const char *path, const troika_error *err);
 
 #endif

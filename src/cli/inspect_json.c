@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* troika inspect --json: {"file", "version", "metadata": {key: {"type", "value" | "n" and "first"}}, "tensors": [...], "totals": [...], "runs": ...}. */
+/* troika inspect --json: {"file", "version", "metadata": {key: {"type", "value" | "n" and
+ * "first"}}, "tensors": [...], "totals": [...], "runs": ...}. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,9 @@
 
 enum { ARRAY_SHOWN = 32 };
 
-static void put_view(bytes_buffer *out, bytes_view text) { api_json_put_string(out, text.ptr, text.len); }
+static void put_view(bytes_buffer *out, bytes_view text) {
+  api_json_put_string(out, text.ptr, text.len);
+}
 
 static void put_real(bytes_buffer *out, double v) {
   if (isfinite(v))
@@ -21,27 +24,27 @@ static void put_real(bytes_buffer *out, double v) {
 static void put_element(bytes_buffer *out, const gguf_kv *kv, uint64_t i) {
   double v;
   switch (kv->elem) {
-  case GGUF_STRING:
-    put_view(out, gguf_string_at(kv, i));
-    break;
-  case GGUF_F32:
-    put_real(out, (double)gguf_f32_at(kv, i));
-    break;
-  case GGUF_F64:
-    memcpy(&v, kv->data + i * sizeof v, sizeof v);
-    put_real(out, v);
-    break;
-  case GGUF_BOOL:
-    bytes_append_string(out, gguf_int_at(kv, i) ? "true" : "false");
-    break;
-  case GGUF_ARRAY:
-    bytes_append_string(out, "null");
-    break;
-  case GGUF_U64:
-    bytes_append_format(out, "%llu", (unsigned long long)gguf_int_at(kv, i));
-    break;
-  default:
-    bytes_append_format(out, "%lld", (long long)gguf_int_at(kv, i));
+    case GGUF_STRING:
+      put_view(out, gguf_string_at(kv, i));
+      break;
+    case GGUF_F32:
+      put_real(out, (double)gguf_f32_at(kv, i));
+      break;
+    case GGUF_F64:
+      memcpy(&v, kv->data + i * sizeof v, sizeof v);
+      put_real(out, v);
+      break;
+    case GGUF_BOOL:
+      bytes_append_string(out, gguf_int_at(kv, i) ? "true" : "false");
+      break;
+    case GGUF_ARRAY:
+      bytes_append_string(out, "null");
+      break;
+    case GGUF_U64:
+      bytes_append_format(out, "%llu", (unsigned long long)gguf_int_at(kv, i));
+      break;
+    default:
+      bytes_append_format(out, "%lld", (long long)gguf_int_at(kv, i));
   }
 }
 
@@ -53,8 +56,9 @@ static void put_kv(bytes_buffer *out, const gguf_kv *kv) {
     put_element(out, kv, 0);
   } else {
     bool whole = kv->n <= ARRAY_SHOWN;
-    bytes_append_format(out, "\"elements\":\"%s\",\"n\":%llu,\"%s\":[", gguf_value_type_name(kv->elem),
-                        (unsigned long long)kv->n, whole ? "value" : "first");
+    bytes_append_format(out, "\"elements\":\"%s\",\"n\":%llu,\"%s\":[",
+                        gguf_value_type_name(kv->elem), (unsigned long long)kv->n,
+                        whole ? "value" : "first");
     for (uint64_t i = 0; i < (whole ? kv->n : ARRAY_SHOWN); i++) {
       if (i) bytes_append_string(out, ",");
       put_element(out, kv, i);
@@ -75,8 +79,10 @@ static void put_tensor(bytes_buffer *out, const gguf_tensor *t) {
   bytes_append_string(out, ",");
   put_type(out, t->type);
   bytes_append_string(out, ",\"shape\":[");
-  for (uint32_t d = 0; d < t->n_dims; d++) bytes_append_format(out, d ? ",%llu" : "%llu", (unsigned long long)t->dims[d]);
-  bytes_append_format(out, "],\"offset\":%llu,\"bytes\":%llu}", (unsigned long long)t->offset, (unsigned long long)t->bytes);
+  for (uint32_t d = 0; d < t->n_dims; d++)
+    bytes_append_format(out, d ? ",%llu" : "%llu", (unsigned long long)t->dims[d]);
+  bytes_append_format(out, "],\"offset\":%llu,\"bytes\":%llu}", (unsigned long long)t->offset,
+                      (unsigned long long)t->bytes);
 }
 
 static void put_runs(bytes_buffer *out, const troika_model *model, const char *reason) {
@@ -89,10 +95,13 @@ static void put_runs(bytes_buffer *out, const troika_model *model, const char *r
   }
   troika_model_describe(model, &m);
   bytes_append_format(out,
-                      "{\"can\":true,\"architecture\":\"%s\",\"layers\":%u,\"width\":%u,\"vocab\":%u,\"context_max\":%u,"
-                      "\"kv_bytes_per_token\":%llu,\"tokenizer\":\"%s\",\"has_template\":%s,\"template_builtin\":%s}",
-                      m.architecture, m.layers, m.width, m.vocab, m.context_max, (unsigned long long)m.kv_bytes_per_token,
-                      m.tokenizer, m.has_template ? "true" : "false", m.template_builtin ? "true" : "false");
+                      "{\"can\":true,\"architecture\":\"%s\",\"layers\":%u,\"width\":%u,\"vocab\":%"
+                      "u,\"context_max\":%u,"
+                      "\"kv_bytes_per_token\":%llu,\"tokenizer\":\"%s\",\"has_template\":%s,"
+                      "\"template_builtin\":%s}",
+                      m.architecture, m.layers, m.width, m.vocab, m.context_max,
+                      (unsigned long long)m.kv_bytes_per_token, m.tokenizer,
+                      m.has_template ? "true" : "false", m.template_builtin ? "true" : "false");
 }
 
 static void print(bytes_buffer *out) {
@@ -101,14 +110,16 @@ static void print(bytes_buffer *out) {
   bytes_free(out);
 }
 
-void inspect_json(const gguf *file, const char *path, const troika_model *model, const char *reason) {
+void inspect_json(const gguf *file, const char *path, const troika_model *model,
+                  const char *reason) {
   bytes_buffer out;
   inspect_total totals[INSPECT_TYPES_MAX];
   bytes_init(&out, SIZE_MAX / 4);
   bytes_append_string(&out, "{\"file\":");
   api_json_put_string(&out, path, strlen(path));
-  bytes_append_format(&out, ",\"version\":%u,\"bytes\":%zu,\"alignment\":%llu,\"metadata\":{", gguf_version(file),
-                      gguf_size(file), (unsigned long long)gguf_alignment(file));
+  bytes_append_format(&out, ",\"version\":%u,\"bytes\":%zu,\"alignment\":%llu,\"metadata\":{",
+                      gguf_version(file), gguf_size(file),
+                      (unsigned long long)gguf_alignment(file));
   for (size_t i = 0; i < gguf_kv_count(file); i++) {
     if (i) bytes_append_string(&out, ",");
     put_kv(&out, gguf_kv_at(file, i));
@@ -123,8 +134,9 @@ void inspect_json(const gguf *file, const char *path, const troika_model *model,
   for (size_t i = 0; i < n; i++) {
     bytes_append_string(&out, i ? ",{" : "{");
     put_type(&out, totals[i].type);
-    bytes_append_format(&out, ",\"tensors\":%zu,\"weights\":%llu,\"bytes\":%llu}", totals[i].tensors,
-                        (unsigned long long)totals[i].weights, (unsigned long long)totals[i].bytes);
+    bytes_append_format(&out, ",\"tensors\":%zu,\"weights\":%llu,\"bytes\":%llu}",
+                        totals[i].tensors, (unsigned long long)totals[i].weights,
+                        (unsigned long long)totals[i].bytes);
   }
   bytes_append_string(&out, "],\"runs\":");
   put_runs(&out, model, reason);

@@ -8,18 +8,18 @@
 
 static int run_command(cli_command command, const cli_settings *s) {
   switch (command) {
-  case CLI_RUN:
-    return cli_run(s);
-  case CLI_SERVE:
-    return cli_serve(s);
-  case CLI_BENCH:
-    return cli_bench(s);
-  case CLI_INSPECT:
-    return cli_inspect(s);
-  case CLI_TOKENIZE:
-    return cli_tokenize(s);
-  default:
-    return CLI_USAGE;
+    case CLI_RUN:
+      return cli_run(s);
+    case CLI_SERVE:
+      return cli_serve(s);
+    case CLI_BENCH:
+      return cli_bench(s);
+    case CLI_INSPECT:
+      return cli_inspect(s);
+    case CLI_TOKENIZE:
+      return cli_tokenize(s);
+    default:
+      return CLI_USAGE;
   }
 }
 
@@ -40,13 +40,15 @@ static int help(int argc, char **argv) {
 
 /* What was to be written is written, or the command has failed (a full disk). */
 static int end(int code) {
-  if (fflush(stdout) || ferror(stdout)) return code ? code : cli_fail("cannot write to standard output");
+  if (fflush(stdout) || ferror(stdout))
+    return code ? code : cli_fail("cannot write to standard output");
   return code;
 }
 
 int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "";
-  if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return end(help(argc, argv));
+  if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"))
+    return end(help(argc, argv));
   if (!strcmp(name, "version") || !strcmp(name, "--version")) {
     printf("troika %s\n", troika_version());
     return end(CLI_OK);
@@ -54,9 +56,13 @@ int main(int argc, char **argv) {
   int command = find_command(name);
   if (command < 0) {
     if (*name)
-      fprintf(stderr, "troika: there is no command \"%.60s\": run, serve, bench, inspect, tokenize, help, version\n", name);
+      fprintf(stderr,
+              "troika: there is no command \"%.60s\": run, serve, bench, inspect, tokenize, help, "
+              "version\n",
+              name);
     else
-      fprintf(stderr, "troika: which command? run, serve, bench, inspect, tokenize, help, version\n");
+      fprintf(stderr,
+              "troika: which command? run, serve, bench, inspect, tokenize, help, version\n");
     return CLI_USAGE;
   }
   log_setup(LOG_WARN, false); /* serve says more */

@@ -37,16 +37,19 @@ bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out) {
     if (n == 0) return true;
     if (n < 0 && errno == EINTR && !cli_signals_seen()) continue;
     if (n < 0) return cli_fail("cannot read %s: %s", name, strerror(errno)), false;
-    if (out->len + (size_t)n > max) return cli_fail("%s is larger than %zu bytes", name, max), false;
+    if (out->len + (size_t)n > max)
+      return cli_fail("%s is larger than %zu bytes", name, max), false;
     bytes_append(out, block, (size_t)n);
     if (out->failed) return cli_fail("no memory for %s", name), false;
   }
 }
 
-/* A terminal is not read (nobody waits for a prompt there); a closed input or /dev/null holds nothing. */
+/* A terminal is not read (nobody waits for a prompt there); a closed input or /dev/null holds
+ * nothing. */
 bool cli_stdin_is_piped(void) {
   struct stat st;
-  return !fstat(STDIN_FILENO, &st) && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
+  return !fstat(STDIN_FILENO, &st) &&
+         (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
 void cli_bytes_text(uint64_t bytes, char out[16]) {
@@ -69,7 +72,8 @@ static void file_stem(const char *path, char *name, size_t size) {
 bool cli_model_path(const char *model, char *path, size_t size, char *name, size_t name_size) {
   struct stat st;
   if (strchr(model, '/') || !stat(model, &st)) {
-    if (snprintf(path, size, "%s", model) >= (int)size) return cli_fail("the model's path is too long"), false;
+    if (snprintf(path, size, "%s", model) >= (int)size)
+      return cli_fail("the model's path is too long"), false;
     file_stem(path, name, name_size);
     return true;
   }
@@ -80,13 +84,17 @@ bool cli_model_path(const char *model, char *path, size_t size, char *name, size
         snprintf(path, size, "%s/%s", folder, known_models[i].file) >= (int)size)
       return cli_fail("there is no cache folder: set HOME or XDG_CACHE_HOME"), false;
     if (stat(path, &st))
-      return cli_fail("model %s is not here yet (%s): \"make run\" fetches smollm2, \"python3 tools/fetch.py %s\" this one",
-                      model, path, model),
+      return cli_fail(
+                 "model %s is not here yet (%s): \"make run\" fetches smollm2, \"python3 "
+                 "tools/fetch.py %s\" this one",
+                 model, path, model),
              false;
     snprintf(name, name_size, "%s", model);
     return true;
   }
-  return cli_fail("there is no file \"%.200s\", and it is not a known name (smollm2, gemma3)", model), false;
+  return cli_fail("there is no file \"%.200s\", and it is not a known name (smollm2, gemma3)",
+                  model),
+         false;
 }
 
 static bool read_template(const char *file, bytes_buffer *out) {

@@ -22,62 +22,92 @@ enum {
 
 #define AT(field) offsetof(cli_settings, field)
 #define FLAG(name, letter, commands, help, field) \
-  {name, NULL, letter, OPTION_FLAG, commands, NULL, NULL, 0, 0, NULL, help, AT(field)}
+  { name, NULL, letter, OPTION_FLAG, commands, NULL, NULL, 0, 0, NULL, help, AT(field) }
 #define TEXT(name, letter, commands, value, missing, help, field) \
-  {name, NULL, letter, OPTION_TEXT, commands, value, missing, 0, 0, NULL, help, AT(field)}
+  { name, NULL, letter, OPTION_TEXT, commands, value, missing, 0, 0, NULL, help, AT(field) }
 #define NUMBER(name, alias, letter, type, commands, missing, min, max, help, field) \
-  {name, alias, letter, type, commands, "N", missing, min, max, NULL, help, AT(field)}
+  { name, alias, letter, type, commands, "N", missing, min, max, NULL, help, AT(field) }
 #define CHOICE(name, commands, missing, choices, help, field) \
-  {name, NULL, 0, OPTION_CHOICE, commands, "NAME", missing, 0, 0, choices, help, AT(field)}
+  { name, NULL, 0, OPTION_CHOICE, commands, "NAME", missing, 0, 0, choices, help, AT(field) }
 
-/* clang-format off */
 const option options_table[] = {
-  FLAG("help", 'h', ALL, "Print this and exit.", help),
-  TEXT("config", 0, ALL, "FILE", NULL, "Settings file, \"key = value\" lines; default is $XDG_CONFIG_HOME/troika/config.", config),
-  TEXT("model", 'm', ENGINE | T, "MODEL", "smollm2", "GGUF file, or a name in the cache folder: smollm2, gemma3.", model),
-  NUMBER("threads", NULL, 't', OPTION_INTEGER, ENGINE, "0", 0, 1024, "Worker threads; 0 is the processors this process may use.", threads),
-  CHOICE("activations", ENGINE, "default", "default|float|int8", "Arithmetic of activations: default, exact and slow, or fast and rougher.", activations),
-  TEXT("cpu-levels", 0, ENGINE, "LIST", "all", "Instruction sets that may be used: all, scalar, or some of avx2,avx512,...", cpu_levels),
-  NUMBER("context", NULL, 'c', OPTION_INTEGER, ENGINE, "0", 0, 1 << 24, "Most tokens of one request, prompt and answer; 0 is the model's, at most 8192.", context),
-  NUMBER("kv-size", NULL, 0, OPTION_SIZE, ENGINE, "0", 0, 1e15, "Bytes for the KV cache (64M, 2G); 0 is what parallel and context need.", kv_size),
-  NUMBER("span-rows", NULL, 0, OPTION_INTEGER, ENGINE, "0", 0, 4096, "Prompt rows that advance together; 0 is the engine's choice.", span_rows),
-  TEXT("chat-template", 0, R | S, "FILE", NULL, "Jinja file used instead of the model's own chat template.", chat_template),
-  CHOICE("log-level", S, "info", "error|warn|info|debug", "What is logged to standard error.", log_level),
-  FLAG("log-json", 0, S, "Log one JSON object a line.", log_json),
-  FLAG("verbose", 'v', R, "Print time to first token, tokens per second and peak memory.", verbose),
-  TEXT("system", 0, R, "TEXT", NULL, "System message.", system),
-  FLAG("raw", 0, R, "Continue the prompt as it is, without the chat template.", raw),
-  NUMBER("max-tokens", NULL, 'n', OPTION_INTEGER, R, "-1", -1, 1 << 24, "Most tokens of the answer; -1 is until the context is full.", max_tokens),
-  NUMBER("temp", "temperature", 0, OPTION_REAL, R, "0.7", 0, 2, "Temperature; 0 takes the likeliest token.", temperature),
-  NUMBER("top-k", NULL, 0, OPTION_INTEGER, R, "0", 0, INT32_MAX, "Draw among this many likeliest tokens; 0 is off.", top_k),
-  NUMBER("top-p", NULL, 0, OPTION_REAL, R, "0.95", 0, 1, "Draw among the fewest tokens with this probability together; 1 is off.", top_p),
-  NUMBER("min-p", NULL, 0, OPTION_REAL, R, "0", 0, 1, "Draw among tokens with this share of the best one's probability; 0 is off.", min_p),
-  NUMBER("repeat-penalty", NULL, 0, OPTION_REAL, R, "1", 0.01, 100, "Makes recent tokens less likely; 1 is off.", repeat_penalty),
-  NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, R, "64", 0, 1 << 20, "Tokens that count as recent.", repeat_last),
-  NUMBER("seed", NULL, 's', OPTION_INTEGER, R, NULL, -9e18, 9e18, "Same seed, same answer; absent is a new one each time.", seed),
-  TEXT("stop", 0, R, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
-  FLAG("ignore-eos", 0, R, "Do not stop at the model's end token.", ignore_eos),
-  TEXT("host", 0, S, "ADDRESS", "127.0.0.1", "Address to listen on; 0.0.0.0 lets other machines in.", host),
-  NUMBER("port", NULL, 'p', OPTION_INTEGER, S, "8080", 0, 65535, "Port to listen on; 0 is any free one.", port),
-  NUMBER("parallel", NULL, 0, OPTION_INTEGER, S, "8", 1, 64, "Requests that run at once.", parallel),
-  NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 65536, "Requests that may wait; the next gets 429.", queue_max),
-  TEXT("model-name", 0, S, "NAME", NULL, "Name in /v1/models and answers; default is the model's short or file name.", model_name),
-  NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30, "Largest request body.", body_max),
-  NUMBER("keep-alive", NULL, 0, OPTION_INTEGER, S, "10", 0, 3600, "Seconds of silence after which a stream gets a comment line; 0 is never.", keepalive_s),
-  NUMBER("drain", NULL, 0, OPTION_INTEGER, S, "30", 0, 86400, "Seconds that running requests get after SIGTERM or Ctrl-C.", drain_s),
-  TEXT("prefill", 0, B, "LIST", "64,256,512,2048", "Prompt lengths to measure.", prefill),
-  NUMBER("decode", NULL, 0, OPTION_INTEGER, B, "64", 2, 4096, "Tokens to generate in each decode measurement.", decode),
-  TEXT("batch", 0, B, "LIST", "1,2,4,8", "Numbers of requests that decode together.", batch),
-  NUMBER("repetitions", NULL, 'r', OPTION_INTEGER, B, "5", 1, 1000, "Measurements of each kind.", repetitions),
-  NUMBER("warm-ups", NULL, 0, OPTION_INTEGER, B, "1", 0, 100, "Unmeasured runs before them.", warmups),
-  FLAG("json", 0, B | I | T, "Write JSON.", json),
-  FLAG("ids", 0, T, "Write only the token numbers.", ids),
-  FLAG("decode-ids", 'd', T, "The other way: token numbers in, text out.", decode_ids),
-  FLAG("special", 0, T, "Names of control tokens in the text are control tokens.", special),
-  FLAG("no-bos", 0, T, "Do not put the begin token first.", no_bos),
-  FLAG("count", 0, T, "Write only how many tokens there are.", count),
+    FLAG("help", 'h', ALL, "Print this and exit.", help),
+    TEXT("config", 0, ALL, "FILE", NULL,
+         "Settings file, \"key = value\" lines; default is $XDG_CONFIG_HOME/troika/config.",
+         config),
+    TEXT("model", 'm', ENGINE | T, "MODEL", "smollm2",
+         "GGUF file, or a name in the cache folder: smollm2, gemma3.", model),
+    NUMBER("threads", NULL, 't', OPTION_INTEGER, ENGINE, "0", 0, 1024,
+           "Worker threads; 0 is the processors this process may use.", threads),
+    CHOICE("activations", ENGINE, "default", "default|float|int8",
+           "Arithmetic of activations: default, exact and slow, or fast and rougher.", activations),
+    TEXT("cpu-levels", 0, ENGINE, "LIST", "all",
+         "Instruction sets that may be used: all, scalar, or some of avx2,avx512,...", cpu_levels),
+    NUMBER("context", NULL, 'c', OPTION_INTEGER, ENGINE, "0", 0, 1 << 24,
+           "Most tokens of one request, prompt and answer; 0 is the model's, at most 8192.",
+           context),
+    NUMBER("kv-size", NULL, 0, OPTION_SIZE, ENGINE, "0", 0, 1e15,
+           "Bytes for the KV cache (64M, 2G); 0 is what parallel and context need.", kv_size),
+    NUMBER("span-rows", NULL, 0, OPTION_INTEGER, ENGINE, "0", 0, 4096,
+           "Prompt rows that advance together; 0 is the engine's choice.", span_rows),
+    TEXT("chat-template", 0, R | S, "FILE", NULL,
+         "Jinja file used instead of the model's own chat template.", chat_template),
+    CHOICE("log-level", S, "info", "error|warn|info|debug", "What is logged to standard error.",
+           log_level),
+    FLAG("log-json", 0, S, "Log one JSON object a line.", log_json),
+    FLAG("verbose", 'v', R, "Print time to first token, tokens per second and peak memory.",
+         verbose),
+    TEXT("system", 0, R, "TEXT", NULL, "System message.", system),
+    FLAG("raw", 0, R, "Continue the prompt as it is, without the chat template.", raw),
+    NUMBER("max-tokens", NULL, 'n', OPTION_INTEGER, R, "-1", -1, 1 << 24,
+           "Most tokens of the answer; -1 is until the context is full.", max_tokens),
+    NUMBER("temp", "temperature", 0, OPTION_REAL, R, "0.7", 0, 2,
+           "Temperature; 0 takes the likeliest token.", temperature),
+    NUMBER("top-k", NULL, 0, OPTION_INTEGER, R, "0", 0, INT32_MAX,
+           "Draw among this many likeliest tokens; 0 is off.", top_k),
+    NUMBER("top-p", NULL, 0, OPTION_REAL, R, "0.95", 0, 1,
+           "Draw among the fewest tokens with this probability together; 1 is off.", top_p),
+    NUMBER("min-p", NULL, 0, OPTION_REAL, R, "0", 0, 1,
+           "Draw among tokens with this share of the best one's probability; 0 is off.", min_p),
+    NUMBER("repeat-penalty", NULL, 0, OPTION_REAL, R, "1", 0.01, 100,
+           "Makes recent tokens less likely; 1 is off.", repeat_penalty),
+    NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, R, "64", 0, 1 << 20,
+           "Tokens that count as recent.", repeat_last),
+    NUMBER("seed", NULL, 's', OPTION_INTEGER, R, NULL, -9e18, 9e18,
+           "Same seed, same answer; absent is a new one each time.", seed),
+    TEXT("stop", 0, R, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
+    FLAG("ignore-eos", 0, R, "Do not stop at the model's end token.", ignore_eos),
+    TEXT("host", 0, S, "ADDRESS", "127.0.0.1",
+         "Address to listen on; 0.0.0.0 lets other machines in.", host),
+    NUMBER("port", NULL, 'p', OPTION_INTEGER, S, "8080", 0, 65535,
+           "Port to listen on; 0 is any free one.", port),
+    NUMBER("parallel", NULL, 0, OPTION_INTEGER, S, "8", 1, 64, "Requests that run at once.",
+           parallel),
+    NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 65536,
+           "Requests that may wait; the next gets 429.", queue_max),
+    TEXT("model-name", 0, S, "NAME", NULL,
+         "Name in /v1/models and answers; default is the model's short or file name.", model_name),
+    NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30, "Largest request body.",
+           body_max),
+    NUMBER("keep-alive", NULL, 0, OPTION_INTEGER, S, "10", 0, 3600,
+           "Seconds of silence after which a stream gets a comment line; 0 is never.", keepalive_s),
+    NUMBER("drain", NULL, 0, OPTION_INTEGER, S, "30", 0, 86400,
+           "Seconds that running requests get after SIGTERM or Ctrl-C.", drain_s),
+    TEXT("prefill", 0, B, "LIST", "64,256,512,2048", "Prompt lengths to measure.", prefill),
+    NUMBER("decode", NULL, 0, OPTION_INTEGER, B, "64", 2, 4096,
+           "Tokens to generate in each decode measurement.", decode),
+    TEXT("batch", 0, B, "LIST", "1,2,4,8", "Numbers of requests that decode together.", batch),
+    NUMBER("repetitions", NULL, 'r', OPTION_INTEGER, B, "5", 1, 1000, "Measurements of each kind.",
+           repetitions),
+    NUMBER("warm-ups", NULL, 0, OPTION_INTEGER, B, "1", 0, 100, "Unmeasured runs before them.",
+           warmups),
+    FLAG("json", 0, B | I | T, "Write JSON.", json),
+    FLAG("ids", 0, T, "Write only the token numbers.", ids),
+    FLAG("decode-ids", 'd', T, "The other way: token numbers in, text out.", decode_ids),
+    FLAG("special", 0, T, "Names of control tokens in the text are control tokens.", special),
+    FLAG("no-bos", 0, T, "Do not put the begin token first.", no_bos),
+    FLAG("count", 0, T, "Write only how many tokens there are.", count),
 };
-/* clang-format on */
 const unsigned options_count = sizeof options_table / sizeof *options_table;
 
 static bool name_is(const char *wanted, const char *name, size_t len) {
@@ -89,7 +119,8 @@ static bool name_is(const char *wanted, const char *name, size_t len) {
 
 const option *option_find(const char *name, size_t len) {
   for (unsigned i = 0; i < options_count; i++)
-    if (name_is(options_table[i].name, name, len) || name_is(options_table[i].alias, name, len)) return &options_table[i];
+    if (name_is(options_table[i].name, name, len) || name_is(options_table[i].alias, name, len))
+      return &options_table[i];
   return NULL;
 }
 
@@ -134,7 +165,8 @@ const char *option_nearest(const char *name, cli_command command) {
 }
 
 static bool parse_flag(const char *text, bool *out) {
-  static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
+  static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off",
+                                                                              "0"};
   for (int i = 0; i < 4; i++) {
     if (!strcasecmp(text, yes[i])) return *out = true, true;
     if (!strcasecmp(text, no[i])) return *out = false, true;
@@ -186,7 +218,10 @@ static bool set_number(const option *o, const char *text, void *at, char *proble
   }
   if (!ok || !(v >= o->min && v <= o->max)) {
     snprintf(problem, size, "%s is \"%.60s\"; allowed is a %s from %.10g to %.10g", o->name, text,
-             o->type == OPTION_INTEGER ? "whole number" : o->type == OPTION_SIZE ? "size" : "number", o->min, o->max);
+             o->type == OPTION_INTEGER ? "whole number"
+             : o->type == OPTION_SIZE  ? "size"
+                                       : "number",
+             o->min, o->max);
     return false;
   }
   if (o->type == OPTION_REAL)
@@ -196,24 +231,25 @@ static bool set_number(const option *o, const char *text, void *at, char *proble
   return true;
 }
 
-bool option_set(const option *o, const char *text, cli_settings *s, char *problem, size_t problem_size) {
+bool option_set(const option *o, const char *text, cli_settings *s, char *problem,
+                size_t problem_size) {
   void *at = (char *)s + o->offset;
   switch (o->type) {
-  case OPTION_FLAG:
-    if (parse_flag(text, at)) return true;
-    snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is true or false", o->name, text);
-    return false;
-  case OPTION_TEXT:
-    *(const char **)at = text;
-    return true;
-  case OPTION_CHOICE:
-    if (parse_choice(o, text, at)) return true;
-    snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is %s", o->name, text, o->choices);
-    return false;
-  default:
-    if (!set_number(o, text, at, problem, problem_size)) return false;
-    if (o->offset == AT(seed)) s->seeded = true;
-    return true;
+    case OPTION_FLAG:
+      if (parse_flag(text, at)) return true;
+      snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is true or false", o->name, text);
+      return false;
+    case OPTION_TEXT:
+      *(const char **)at = text;
+      return true;
+    case OPTION_CHOICE:
+      if (parse_choice(o, text, at)) return true;
+      snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is %s", o->name, text, o->choices);
+      return false;
+    default:
+      if (!set_number(o, text, at, problem, problem_size)) return false;
+      if (o->offset == AT(seed)) s->seeded = true;
+      return true;
   }
 }
 
@@ -222,7 +258,8 @@ void options_set_defaults(cli_settings *s) {
   *s = (cli_settings){0};
   arena_init(&s->owned, 16 * 1024 * 1024);
   for (unsigned i = 0; i < options_count; i++)
-    if (options_table[i].missing && !option_set(&options_table[i], options_table[i].missing, s, problem, sizeof problem))
+    if (options_table[i].missing &&
+        !option_set(&options_table[i], options_table[i].missing, s, problem, sizeof problem))
       fprintf(stderr, "troika: default of %s\n", problem); /* the table is wrong: tests see this */
 }
 
@@ -245,7 +282,8 @@ bool options_set_environment(cli_settings *s, cli_command command) {
   return true;
 }
 
-static bool home_path(const char *variable, const char *below_home, const char *tail, char *out, size_t size) {
+static bool home_path(const char *variable, const char *below_home, const char *tail, char *out,
+                      size_t size) {
   const char *base = getenv(variable), *home = getenv("HOME");
   int n;
   if (base && *base == '/')

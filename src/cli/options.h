@@ -1,24 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.h - the table of all options. To add one: a field in cli_settings, a line in options.c, a line in docs/CLI.md. */
+/* options.h - the table of all options. To add one: a field in cli_settings, a line in options.c, a
+ * line in docs/CLI.md. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
 #include "cli/cli.h"
 
-typedef enum option_type { OPTION_FLAG, OPTION_TEXT, OPTION_INTEGER, OPTION_REAL, OPTION_SIZE, OPTION_CHOICE } option_type;
+typedef enum option_type {
+  OPTION_FLAG,
+  OPTION_TEXT,
+  OPTION_INTEGER,
+  OPTION_REAL,
+  OPTION_SIZE,
+  OPTION_CHOICE
+} option_type;
 
 typedef struct option {
-  const char *name;     /* without dashes; also the key of the config file, and TROIKA_<NAME> */
-  const char *alias;    /* a second name, or NULL */
-  char letter;          /* 0: none */
+  const char *name;  /* without dashes; also the key of the config file, and TROIKA_<NAME> */
+  const char *alias; /* a second name, or NULL */
+  char letter;       /* 0: none */
   option_type type;
-  unsigned commands;    /* bit 1 << CLI_RUN ... */
-  const char *value;    /* "N", "FILE": how help calls it */
-  const char *missing;  /* default, as a text; NULL: none */
-  double min, max;      /* INTEGER, REAL, SIZE */
-  const char *choices;  /* CHOICE: "a|b|c" */
-  const char *help;     /* without the default; help adds it */
-  size_t offset;        /* in cli_settings */
+  unsigned commands;   /* bit 1 << CLI_RUN ... */
+  const char *value;   /* "N", "FILE": how help calls it */
+  const char *missing; /* default, as a text; NULL: none */
+  double min, max;     /* INTEGER, REAL, SIZE */
+  const char *choices; /* CHOICE: "a|b|c" */
+  const char *help;    /* without the default; help adds it */
+  size_t offset;       /* in cli_settings */
 } option;
 
 extern const option options_table[];
@@ -29,10 +37,12 @@ const option *option_find_letter(char letter);
 /* The known name of this command that is most like it, or NULL. */
 const char *option_nearest(const char *name, cli_command command);
 /* Checks and stores. text is borrowed. False: `problem` says what is allowed. */
-bool option_set(const option *o, const char *text, cli_settings *s, char *problem, size_t problem_size);
+bool option_set(const option *o, const char *text, cli_settings *s, char *problem,
+                size_t problem_size);
 void options_set_defaults(cli_settings *s);
 bool options_set_environment(cli_settings *s, cli_command command);
-/* $XDG_CONFIG_HOME/troika/config or ~/.config/troika/config; $XDG_CACHE_HOME/troika/models or ~/.cache/troika/models. False: no home. */
+/* $XDG_CONFIG_HOME/troika/config or ~/.config/troika/config; $XDG_CACHE_HOME/troika/models or
+ * ~/.cache/troika/models. False: no home. */
 bool option_config_path(char *out, size_t size);
 bool option_models_folder(char *out, size_t size);
 

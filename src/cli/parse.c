@@ -20,10 +20,11 @@ static bool unknown(cli_command command, const char *dashes, const char *name) {
   char problem[256];
   const char *near = option_nearest(name, command);
   if (near)
-    snprintf(problem, sizeof problem, "unknown option %s%.60s; did you mean --%s?", dashes, name, near);
+    snprintf(problem, sizeof problem, "unknown option %s%.60s; did you mean --%s?", dashes, name,
+             near);
   else
-    snprintf(problem, sizeof problem, "unknown option %s%.60s; \"troika %s --help\" lists all", dashes, name,
-             cli_command_name(command));
+    snprintf(problem, sizeof problem, "unknown option %s%.60s; \"troika %s --help\" lists all",
+             dashes, name, cli_command_name(command));
   return complain(command, problem);
 }
 
@@ -33,8 +34,10 @@ static char *trim(char *text) {
   return text;
 }
 
-/* One line: empty, "# comment", or "key = value" with optional quotes around the value. Keys of other commands are checked too. */
-static bool config_line(const char *file, unsigned number, char *line, cli_command command, cli_settings *s) {
+/* One line: empty, "# comment", or "key = value" with optional quotes around the value. Keys of
+ * other commands are checked too. */
+static bool config_line(const char *file, unsigned number, char *line, cli_command command,
+                        cli_settings *s) {
   char problem[256];
   char *key = trim(line), *value = strchr(key, '=');
   if (!*key || *key == '#') return true;
@@ -51,7 +54,8 @@ static bool config_line(const char *file, unsigned number, char *line, cli_comma
     value++;
   }
   const option *o = option_find(key, strlen(key));
-  if (!o || o->offset == offsetof(cli_settings, help) || o->offset == offsetof(cli_settings, config)) {
+  if (!o || o->offset == offsetof(cli_settings, help) ||
+      o->offset == offsetof(cli_settings, config)) {
     const char *near = NULL;
     for (int c = 0; c < CLI_COMMANDS && !near; c++) near = option_nearest(key, (cli_command)c);
     fprintf(stderr, "troika: %s, line %u: unknown setting \"%.60s\"%s%s\n", file, number, key,
@@ -59,14 +63,16 @@ static bool config_line(const char *file, unsigned number, char *line, cli_comma
     return false;
   }
   cli_settings elsewhere = {0};
-  if (option_set(o, value, o->commands & 1u << command ? s : &elsewhere, problem, sizeof problem)) return true;
+  if (option_set(o, value, o->commands & 1u << command ? s : &elsewhere, problem, sizeof problem))
+    return true;
   fprintf(stderr, "troika: %s, line %u: %s\n", file, number, problem);
   return false;
 }
 
 static bool config_read(const char *path, bool must_exist, cli_command command, cli_settings *s) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0 && !must_exist && (errno == ENOENT || errno == ENOTDIR || errno == EACCES)) return true;
+  if (fd < 0 && !must_exist && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
+    return true;
   if (fd < 0) {
     fprintf(stderr, "troika: cannot open %s: %s\n", path, strerror(errno));
     return false;
@@ -102,7 +108,8 @@ static bool set_option(const option *o, const char *text, cli_command command, c
   return option_set(o, text, s, problem + 2, sizeof problem - 2) || complain(command, problem);
 }
 
-/* --name, --name=value, --name value, --no-name for flags, -x, -x value, -xvalue. Moves *i past what it took. */
+/* --name, --name=value, --name value, --no-name for flags, -x, -x value, -xvalue. Moves *i past
+ * what it took. */
 static bool take_option(int argc, char **argv, int *i, cli_command command, cli_settings *s) {
   const char *word = argv[*i], *value = NULL, *name = word + 2;
   const option *o;
@@ -126,7 +133,8 @@ static bool take_option(int argc, char **argv, int *i, cli_command command, cli_
     if (word[2] && o->type != OPTION_FLAG) value = word + 2 + (word[2] == '=');
     if (word[2] && o->type == OPTION_FLAG) return unknown(command, "", word);
   }
-  if (o->type == OPTION_FLAG) return set_option(o, value ? value : no ? "false" : "true", command, s);
+  if (o->type == OPTION_FLAG)
+    return set_option(o, value ? value : no ? "false" : "true", command, s);
   if (!value && *i + 1 < argc) value = argv[++*i];
   if (!value) {
     snprintf(problem, sizeof problem, "--%s needs a value: %s", o->name, o->value);

@@ -10,7 +10,8 @@ enum { WIDTH = 30 };
 #define FRAME_NS INT64_C(80000000)
 
 void cli_progress_begin(cli_progress *p, const char *what) {
-  *p = (cli_progress){.what = what, .started_ns = clock_real_now(NULL), .terminal = isatty(STDERR_FILENO) == 1};
+  *p = (cli_progress){
+      .what = what, .started_ns = clock_real_now(NULL), .terminal = isatty(STDERR_FILENO) == 1};
 }
 
 void cli_progress_show(void *progress, uint64_t done, uint64_t total) {

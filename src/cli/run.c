@@ -49,8 +49,8 @@ static void chat_messages(const cli_settings *s, const bytes_buffer *prompt, byt
 }
 
 /* Asks twice: for the number of tokens, and for them. Owned: free. */
-static int32_t *make_tokens(const cli_settings *s, const troika_model *model, const bytes_buffer *prompt, bool raw,
-                            size_t *n, troika_error *err) {
+static int32_t *make_tokens(const cli_settings *s, const troika_model *model,
+                            const bytes_buffer *prompt, bool raw, size_t *n, troika_error *err) {
   bytes_buffer messages;
   bytes_init(&messages, INPUT_MAX * (size_t)8);
   if (!raw) chat_messages(s, prompt, &messages);
@@ -62,8 +62,10 @@ static int32_t *make_tokens(const cli_settings *s, const troika_model *model, co
       capacity = *n;
       if (!(tokens = malloc((capacity + 1) * sizeof *tokens))) break;
     }
-    status = raw ? troika_model_tokenize(model, prompt->data, prompt->len, true, false, tokens, capacity, n, err)
-                 : troika_model_chat(model, messages.data, messages.len, "", 0, true, tokens, capacity, n, err);
+    status = raw ? troika_model_tokenize(model, prompt->data, prompt->len, true, false, tokens,
+                                         capacity, n, err)
+                 : troika_model_chat(model, messages.data, messages.len, "", 0, true, tokens,
+                                     capacity, n, err);
   }
   bytes_free(&messages);
   if (status) {
@@ -73,7 +75,8 @@ static int32_t *make_tokens(const cli_settings *s, const troika_model *model, co
   return tokens ? tokens : calloc(1, sizeof *tokens); /* no tokens at all */
 }
 
-static void fill_request(const cli_settings *s, const int32_t *tokens, size_t n, troika_request *r) {
+static void fill_request(const cli_settings *s, const int32_t *tokens, size_t n,
+                         troika_request *r) {
   troika_request_init(r);
   r->prompt = tokens;
   r->prompt_n = (uint32_t)n;
@@ -122,14 +125,17 @@ static void print_stats(const cli_engine *e, const answer_times *times) {
   char peak[16];
   troika_runtime_describe(e->runtime, &stats);
   cli_bytes_text(os_memory_peak(), peak);
-  double prefill_s = (double)end->timings.prefill_ns / 1e9, decode_s = (double)end->timings.decode_ns / 1e9;
+  double prefill_s = (double)end->timings.prefill_ns / 1e9,
+         decode_s = (double)end->timings.decode_ns / 1e9;
   fprintf(stderr, "\n%s, %s, %u threads\n", e->name, stats.kernels, stats.threads);
   fprintf(stderr, "load               %8.3f s\n", e->open_s);
-  fprintf(stderr, "first token after  %8.3f s\n", (double)(times->first_ns - times->submitted_ns) / 1e9);
+  fprintf(stderr, "first token after  %8.3f s\n",
+          (double)(times->first_ns - times->submitted_ns) / 1e9);
   fprintf(stderr, "prompt             %8u tokens, %.1f tokens/s\n", end->prompt_tokens,
           prefill_s > 0 ? (end->prompt_tokens - end->cached_tokens) / prefill_s : 0.0);
-  fprintf(stderr, "answer             %8u tokens, %.1f tokens/s\n", end->completion_tokens,
-          decode_s > 0 && end->completion_tokens > 1 ? (end->completion_tokens - 1) / decode_s : 0.0);
+  fprintf(
+      stderr, "answer             %8u tokens, %.1f tokens/s\n", end->completion_tokens,
+      decode_s > 0 && end->completion_tokens > 1 ? (end->completion_tokens - 1) / decode_s : 0.0);
   fprintf(stderr, "peak memory        %8s\n", peak);
 }
 
@@ -143,7 +149,9 @@ static int answer(const cli_settings *s, cli_engine *e, const bytes_buffer *prom
   fill_request(s, tokens, n, &request);
   answer_times times = {.submitted_ns = clock_real_now(NULL)};
   troika_status status = n ? troika_stream_open(e->runtime, NULL, &stream, &err) : TROIKA_INVALID;
-  if (!n) snprintf(err.text, sizeof err.text, "the prompt is empty, and this model has no token to begin with");
+  if (!n)
+    snprintf(err.text, sizeof err.text,
+             "the prompt is empty, and this model has no token to begin with");
   if (!status) status = troika_stream_submit(stream, &request, &err);
   free(tokens);
   int code = CLI_OK;
@@ -172,13 +180,18 @@ int cli_run(const cli_settings *s) {
     cli_fail("nothing to answer: troika run \"prompt\", or a prompt on standard input");
     code = CLI_USAGE;
   } else if (utf8_valid_prefix(prompt.data, prompt.len, NULL) < prompt.len) {
-    code = cli_fail("the prompt is not valid UTF-8 at byte %zu", utf8_valid_prefix(prompt.data, prompt.len, NULL));
+    code = cli_fail("the prompt is not valid UTF-8 at byte %zu",
+                    utf8_valid_prefix(prompt.data, prompt.len, NULL));
   } else if (cli_engine_open(s, 1, &e)) {
     troika_model_info info;
     troika_model_describe(e.model, &info);
     if (!s->raw && !info.has_template)
-      fprintf(stderr, "troika: %s has no chat template, so the prompt is continued as it is (as with --raw)\n", e.name);
-    code = cli_signals_seen() ? CLI_INTERRUPTED : answer(s, &e, &prompt, s->raw || !info.has_template);
+      fprintf(
+          stderr,
+          "troika: %s has no chat template, so the prompt is continued as it is (as with --raw)\n",
+          e.name);
+    code =
+        cli_signals_seen() ? CLI_INTERRUPTED : answer(s, &e, &prompt, s->raw || !info.has_template);
     cli_engine_close(&e);
   }
   bytes_free(&prompt);

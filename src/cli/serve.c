@@ -2,7 +2,8 @@
 /* troika serve: model, runtime, api and http put together, and taken apart in the right order.
  *
  *   up:    model → runtime → api → http
- *   down:  (signal) no new connections, 503 to new requests → running ones end, at most --drain seconds, or a second signal →
+ *   down:  a signal: no new connections, 503 to new requests
+ *          running requests end; at most --drain seconds, or until a second signal
  *          http (marks the rest gone) → api (waits for its jobs) → runtime → model */
 #include <errno.h>
 #include <signal.h>
@@ -26,7 +27,8 @@ static void block_signals(sigset_t *set) {
   signal(SIGPIPE, SIG_IGN);
 }
 
-static void print_ready(const cli_settings *s, const cli_engine *e, const char *name, uint16_t port) {
+static void print_ready(const cli_settings *s, const cli_engine *e, const char *name,
+                        uint16_t port) {
   troika_model_info m;
   troika_runtime_stats r;
   char bytes[16], kv[16], host[128];
@@ -35,17 +37,23 @@ static void print_ready(const cli_settings *s, const cli_engine *e, const char *
   cli_bytes_text(m.file_bytes, bytes);
   cli_bytes_text(r.kv_bytes, kv);
   bool any = !strcmp(s->host, "0.0.0.0") || !strcmp(s->host, "::");
-  snprintf(host, sizeof host, strchr(s->host, ':') && !any ? "[%s]" : "%s", any ? "127.0.0.1" : s->host);
-  printf("troika %s serves %s (%s, %s; %s, %u threads, %u at once, context %u, KV %s; ready in %.2f s) at http://%s:%u\n",
-         troika_version(), name, m.type, bytes, r.kernels, r.threads, r.parallel, r.context, kv, e->open_s, host, port);
+  snprintf(host, sizeof host, strchr(s->host, ':') && !any ? "[%s]" : "%s",
+           any ? "127.0.0.1" : s->host);
+  printf(
+      "troika %s serves %s (%s, %s; %s, %u threads, %u at once, context %u, KV %s; ready in %.2f "
+      "s) at http://%s:%u\n",
+      troika_version(), name, m.type, bytes, r.kernels, r.threads, r.parallel, r.context, kv,
+      e->open_s, host, port);
   if (m.has_template)
-    printf("curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' "
-           "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'\n",
-           host, port);
+    printf(
+        "curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' "
+        "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}]}'\n",
+        host, port);
   else
-    printf("curl http://%s:%u/v1/completions -H 'Content-Type: application/json' "
-           "-d '{\"prompt\":\"Once upon a time\",\"max_tokens\":64}'\n",
-           host, port);
+    printf(
+        "curl http://%s:%u/v1/completions -H 'Content-Type: application/json' "
+        "-d '{\"prompt\":\"Once upon a time\",\"max_tokens\":64}'\n",
+        host, port);
   fflush(stdout);
 }
 
@@ -64,7 +72,9 @@ static void drain(const cli_settings *s, const sigset_t *set, http_server *http,
   api_drain(a);
   http_server_quiesce(http);
   uint32_t jobs = api_jobs(a);
-  if (jobs) log_line(LOG_INFO, "stopping: %u requests may end within %lld s; a second signal ends them", jobs, (long long)s->drain_s);
+  if (jobs)
+    log_line(LOG_INFO, "stopping: %u requests may end within %lld s; a second signal ends them",
+             jobs, (long long)s->drain_s);
   while (clock_real_now(NULL) < end && (api_jobs(a) || http_server_exchanges(http)))
     if (wait_signal(set, POLL_MS)) break;
 }

@@ -19,4 +19,6 @@ void cli_signals_catch(void) {
   sigaction(SIGTERM, &action, NULL);
 }
 
-bool cli_signals_seen(void) { return seen != 0; }
+bool cli_signals_seen(void) {
+  return seen != 0;
+}

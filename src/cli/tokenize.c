@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* troika tokenize: what the model sees of a text. */
+/* troika tokenize: what the model sees of a text.
+ * Encoding asks the model, as the server does; decoding asks the tokenizer, because only it knows
+ * whether the blank at the very start is the text's own. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +10,8 @@
 
 #include "api/json.h"
 #include "cli/cli.h"
+#include "gguf/gguf.h"
+#include "text/tokenizer.h"
 
 enum { INPUT_MAX = 256 * 1024 * 1024 };
 
@@ -48,13 +52,15 @@ static void put_json_token(const troika_model *model, int32_t token, bytes_buffe
   api_json_put_string(out, piece, len);
   if (utf8_valid_prefix(piece, len, NULL) < len) { /* the text cannot say it */
     bytes_append_string(out, ",\"bytes\":[");
-    for (size_t i = 0; i < len; i++) bytes_append_format(out, i ? ",%u" : "%u", (unsigned char)piece[i]);
+    for (size_t i = 0; i < len; i++)
+      bytes_append_format(out, i ? ",%u" : "%u", (unsigned char)piece[i]);
     bytes_append_string(out, "]");
   }
   bytes_append_string(out, "}");
 }
 
-static void print_tokens(const cli_settings *s, const troika_model *model, const int32_t *tokens, size_t n) {
+static void print_tokens(const cli_settings *s, const troika_model *model, const int32_t *tokens,
+                         size_t n) {
   bytes_buffer out;
   bytes_init(&out, SIZE_MAX / 4);
   if (s->count) {
@@ -86,11 +92,12 @@ static void print_tokens(const cli_settings *s, const troika_model *model, const
 static int encode(const cli_settings *s, const troika_model *model, const bytes_buffer *text) {
   troika_error err = {0};
   size_t n = 0;
-  troika_status status =
-      troika_model_tokenize(model, text->data, text->len, !s->no_bos, s->special, NULL, 0, &n, &err);
+  troika_status status = troika_model_tokenize(model, text->data, text->len, !s->no_bos, s->special,
+                                               NULL, 0, &n, &err);
   int32_t *tokens = status && status != TROIKA_LIMIT ? NULL : malloc((n + 1) * sizeof *tokens);
   if (tokens && n)
-    status = troika_model_tokenize(model, text->data, text->len, !s->no_bos, s->special, tokens, n, &n, &err);
+    status = troika_model_tokenize(model, text->data, text->len, !s->no_bos, s->special, tokens, n,
+                                   &n, &err);
   else if (tokens)
     status = TROIKA_OK;
   if (!status && tokens)
@@ -102,28 +109,51 @@ static int encode(const cli_settings *s, const troika_model *model, const bytes_
 }
 
 /* Numbers separated by anything that no number holds: "1 2", "[1, 2]". */
-static int decode(const cli_settings *s, const troika_model *model, const bytes_buffer *text) {
-  troika_model_info info;
-  troika_model_describe(model, &info);
-  const char *p = text->data;
+static bool read_ids(const char *p, uint32_t vocab, tokenizer_ids *out) {
+  out->data = malloc((strlen(p) / 2 + 1) * sizeof *out->data); /* a digit and a blank each */
+  if (!out->data) return cli_fail("out of memory"), false;
   while (*p) {
-    if ((*p < '0' || *p > '9') && *p != '-') {
-      if (!strchr(" \t\r\n,;[]", *p)) return cli_fail("expected token numbers, found \"%.20s\"", p);
+    if (*p < '0' || *p > '9') {
+      if (!strchr(" \t\r\n,;[]", *p))
+        return cli_fail("expected token numbers, found \"%.20s\"", p), false;
       p++;
       continue;
     }
     char *end;
     errno = 0;
     long token = strtol(p, &end, 10);
-    if (end == p || errno || token < 0 || token >= (long)info.vocab)
-      return cli_fail("%.*s is no token of this model: it has 0 to %u", (int)strcspn(p, " \t\r\n,;]"), p, info.vocab - 1);
-    size_t len = 0;
-    const char *piece = troika_model_piece(model, (int32_t)token, s->special, &len);
-    fwrite(piece, 1, len, stdout);
+    if (errno || token >= (long)vocab)
+      return cli_fail("%.*s is no token of this model: it has 0 to %u", (int)(end - p), p,
+                      vocab - 1),
+             false;
+    out->data[out->n++] = (int32_t)token;
     p = end;
   }
-  if (isatty(STDOUT_FILENO)) putchar('\n');
-  return CLI_OK;
+  return true;
+}
+
+static int decode(const cli_settings *s, const cli_engine *e, const bytes_buffer *text) {
+  gguf *file = NULL;
+  tokenizer *t = NULL;
+  tokenizer_ids ids = {0};
+  troika_error err = {0};
+  bytes_buffer out;
+  int code = CLI_FAILED;
+  bytes_init(&out, SIZE_MAX / 4);
+  if (gguf_open(e->path, &file, &err) || tokenizer_create(file, &t, &err)) {
+    cli_fail("%s", err.text);
+  } else if (read_ids(text->data, tokenizer_vocab_size(t), &ids)) {
+    tokenizer_decode(t, ids.data, ids.n, s->special, &out);
+    bool dummy = tokenizer_strips_prefix(t) && out.len && *out.data == ' ';
+    if (out.len) fwrite(out.data + dummy, 1, out.len - dummy, stdout);
+    if (isatty(STDOUT_FILENO)) putchar('\n');
+    code = CLI_OK;
+  }
+  bytes_free(&out);
+  free(ids.data);
+  tokenizer_destroy(&t);
+  gguf_close(&file);
+  return code;
 }
 
 int cli_tokenize(const cli_settings *s) {
@@ -133,7 +163,7 @@ int cli_tokenize(const cli_settings *s) {
   bytes_init(&text, INPUT_MAX);
   bytes_append(&text, "", 0);
   if (read_text(s, &text) && cli_model_open(s, &e)) {
-    code = s->decode_ids ? decode(s, e.model, &text) : encode(s, e.model, &text);
+    code = s->decode_ids ? decode(s, &e, &text) : encode(s, e.model, &text);
     cli_engine_close(&e);
   }
   bytes_free(&text);

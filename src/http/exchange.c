@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "http/internal.h"
 
-http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection, const char *method,
-                               const char *path) {
+http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection,
+                               const char *method, const char *path) {
   http_exchange *x = calloc(1, sizeof *x);
   char *copy = strdup(path);
   if (!x || !copy) {
@@ -28,7 +28,9 @@ http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection
   return x;
 }
 
-void http_exchange_hold(http_exchange *x) { atomic_fetch_add(&x->refs, 1); }
+void http_exchange_hold(http_exchange *x) {
+  atomic_fetch_add(&x->refs, 1);
+}
 
 void http_exchange_release(http_exchange *x) {
   if (atomic_fetch_sub(&x->refs, 1) != 1) return;
@@ -40,22 +42,34 @@ void http_exchange_release(http_exchange *x) {
   free(x);
 }
 
-const char *http_method(const http_exchange *x) { return x->method; }
-const char *http_path(const http_exchange *x) { return x->path; }
-bytes_view http_body(const http_exchange *x) { return bytes_of(x->body.data ? x->body.data : "", x->body.len); }
-int64_t http_received_ns(const http_exchange *x) { return x->received_ns; }
+const char *http_method(const http_exchange *x) {
+  return x->method;
+}
+const char *http_path(const http_exchange *x) {
+  return x->path;
+}
+bytes_view http_body(const http_exchange *x) {
+  return bytes_of(x->body.data ? x->body.data : "", x->body.len);
+}
+int64_t http_received_ns(const http_exchange *x) {
+  return x->received_ns;
+}
 
 static bytes_view lookup(const http_exchange *x, enum MHD_ValueKind kind, const char *name) {
   const char *value = NULL;
   size_t len = 0;
-  if (!x->connection ||
-      MHD_lookup_connection_value_n(x->connection, kind, name, strlen(name), &value, &len) != MHD_YES)
+  if (!x->connection || MHD_lookup_connection_value_n(x->connection, kind, name, strlen(name),
+                                                      &value, &len) != MHD_YES)
     return bytes_of(NULL, 0);
   return bytes_of(value, len);
 }
 
-bytes_view http_header(const http_exchange *x, const char *name) { return lookup(x, MHD_HEADER_KIND, name); }
-bytes_view http_query(const http_exchange *x, const char *name) { return lookup(x, MHD_GET_ARGUMENT_KIND, name); }
+bytes_view http_header(const http_exchange *x, const char *name) {
+  return lookup(x, MHD_HEADER_KIND, name);
+}
+bytes_view http_query(const http_exchange *x, const char *name) {
+  return lookup(x, MHD_GET_ARGUMENT_KIND, name);
+}
 
 /* Under the lock: the HTTP thread looks at this exchange again. */
 static void wake_connection(http_exchange *x) {
@@ -182,7 +196,9 @@ static ssize_t stream_read(void *context, uint64_t position, char *out, size_t m
   return n;
 }
 
-static void stream_free(void *context) { http_exchange_release(context); }
+static void stream_free(void *context) {
+  http_exchange_release(context);
+}
 
 enum MHD_Result exchange_queue(http_exchange *x, struct MHD_Connection *connection) {
   struct MHD_Response *response;
@@ -195,7 +211,8 @@ enum MHD_Result exchange_queue(http_exchange *x, struct MHD_Connection *connecti
     if (!response) free(body.data);
   } else {
     http_exchange_hold(x);
-    response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, x, stream_free);
+    response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, x, stream_free);
     if (!response) http_exchange_release(x);
   }
   if (!response) return MHD_NO;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that two parsers could read differently are refused: behind a proxy they smuggle a second request.
+/* Requests that two parsers could read differently are refused: behind a proxy they smuggle a
+ * second request.
  *
- * The library takes both lengths at once, several lengths, any transfer coding (and then waits for ever), names with a blank before the
- * colon, and lines folded into the one above. RFC 9112 (5.1, 5.2, 6.1, 6.3) says to refuse or to guess; we refuse. A folded
- * line shows only in where its parts lie: the library joins it by moving the part it continues away from its place. */
+ * The library takes both lengths at once, several lengths, any transfer coding (and then waits for
+ * ever), names with a blank before the colon, and lines folded into the one above. RFC 9112
+ * (5.1, 5.2, 6.1, 6.3) says to refuse or to guess; we refuse. A folded line shows only in where its
+ * parts lie: the library joins it by moving the part it continues away from its place. */
 #include <string.h>
 #include <strings.h>
 
@@ -33,7 +35,8 @@ static bool is_folded(const char *name, size_t name_len, const char *value) {
   return false;
 }
 
-static const char *check_length(check_state *s, const char *value, size_t len) { /* value may be NULL, then len is 0 */
+static const char *check_length(check_state *s, const char *value,
+                                size_t len) { /* value may be NULL, then len is 0 */
   if (s->lengths++) return "more than one Content-Length";
   if (len == 0 || len > 18) return "Content-Length is not a number";
   uint64_t length = 0;
@@ -50,7 +53,8 @@ static const char *check_one(check_state *s, const char *name, size_t name_len, 
                              size_t value_len) {
   if (name_len == 0) return "a header has no name";
   for (size_t i = 0; i < name_len; i++)
-    if (!is_token_byte((unsigned char)name[i])) return "a header's name has a byte that it may not have";
+    if (!is_token_byte((unsigned char)name[i]))
+      return "a header's name has a byte that it may not have";
   for (size_t i = 0; i < value_len; i++) {
     unsigned char c = (unsigned char)value[i];
     if ((c < 0x20 && c != '\t') || c == 0x7f) return "a header's value has a control character";
@@ -66,16 +70,16 @@ static const char *check_one(check_state *s, const char *name, size_t name_len, 
   return NULL;
 }
 
-static enum MHD_Result check_next(void *context, enum MHD_ValueKind kind, const char *name, size_t name_len,
-                                  const char *value, size_t value_len) {
+static enum MHD_Result check_next(void *context, enum MHD_ValueKind kind, const char *name,
+                                  size_t name_len, const char *value, size_t value_len) {
   (void)kind;
   check_state *s = context;
   s->problem = check_one(s, name, name_len, value, value ? value_len : 0);
   return s->problem ? MHD_NO : MHD_YES;
 }
 
-const char *headers_check(struct MHD_Connection *connection, const char *method, const char *version,
-                          http_head *out) {
+const char *headers_check(struct MHD_Connection *connection, const char *method,
+                          const char *version, http_head *out) {
   check_state s = {0};
   bool is_11 = strcmp(version, "HTTP/1.1") == 0;
   if (!is_11 && strcmp(version, "HTTP/1.0")) return "the version is not HTTP/1.1 or HTTP/1.0";

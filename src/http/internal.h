@@ -5,9 +5,10 @@
  *     exchange.lock  →  the library's own (inside suspend and resume)  →  whatever notify takes
  *     server.lock    alone: never held while an exchange's lock is taken
  *
- * Suspend and resume. The reader (HTTP thread), under exchange.lock, finds nothing to send, sets `suspended` and suspends; whoever has
- * something, under the same lock, clears `suspended` and resumes. So a resume never overtakes its suspend, and there is exactly one resume for
- * each suspend. */
+ * Suspend and resume. The reader (HTTP thread), under exchange.lock, finds nothing to send, sets
+ * `suspended` and suspends; whoever has something, under the same lock, clears `suspended` and
+ * resumes. So a resume never overtakes its suspend, and there is exactly one resume for each
+ * suspend. */
 #ifndef HTTP_INTERNAL_H
 #define HTTP_INTERNAL_H
 
@@ -31,17 +32,17 @@ struct http_exchange {
   /* The HTTP thread's alone. */
   http_connection *owner;
   bool handled, queued, close;
-  bool has_body;      /* one is announced */
-  size_t discarded;   /* bytes of a body that was too large */
-  uint64_t watch_id;  /* slot and generation in the server's table */
-  int watch_fd;       /* -1: not watched; the socket's duplicate */
+  bool has_body;     /* one is announced */
+  size_t discarded;  /* bytes of a body that was too large */
+  uint64_t watch_id; /* slot and generation in the server's table */
+  int watch_fd;      /* -1: not watched; the socket's duplicate */
   /* Fixed before the handler sees them. */
   char method[16];
   char *path;
   bytes_buffer body;
   int64_t received_ns;
 
-  pthread_mutex_t lock; /* guards all below */
+  pthread_mutex_t lock;              /* guards all below */
   struct MHD_Connection *connection; /* NULL once the library is done with it */
   bool suspended, gone;
   void (*notify)(void *context);
@@ -84,7 +85,8 @@ struct http_server {
 };
 
 /* exchange.c */
-http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection, const char *method, const char *path);
+http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection,
+                               const char *method, const char *path);
 void exchange_mark_gone(http_exchange *x);
 /* Builds and queues the response; HTTP thread, once. */
 enum MHD_Result exchange_queue(http_exchange *x, struct MHD_Connection *connection);
@@ -94,14 +96,16 @@ typedef struct http_head {
   bool chunked, has_length;
   uint64_t length;
 } http_head;
-const char *headers_check(struct MHD_Connection *connection, const char *method, const char *version, http_head *out);
+const char *headers_check(struct MHD_Connection *connection, const char *method,
+                          const char *version, http_head *out);
 
 /* watch.c */
 troika_status watch_open(http_server *s, troika_error *err);
 void watch_close(http_server *s);
 bool watch_enter(http_server *s, http_exchange *x); /* into the table; false if it is full */
 void watch_leave(http_server *s, http_exchange *x);
-void watch_socket(http_server *s, http_exchange *x, int fd); /* from now on, report that the client is gone */
+void watch_socket(http_server *s, http_exchange *x,
+                  int fd); /* from now on, report that the client is gone */
 void watch_all_gone(http_server *s);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server: listening, the library's callbacks, stopping. Source: libmicrohttpd 0.9.75 and what was found by probing it. */
+/* The server: listening, the library's callbacks, stopping. Source: libmicrohttpd 0.9.75 and what
+ * was found by probing it. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdarg.h>
@@ -15,7 +16,8 @@
 #include "base/log.h"
 #include "http/internal.h"
 
-/* A body in chunks that grew too large is read on this far, so that the client gets its 413 instead of a reset. */
+/* A body in chunks that grew too large is read on this far, so that the client gets its 413 instead
+ * of a reset. */
 enum { DISCARD_MAX = 16 * 1024 * 1024 };
 
 void http_options_init(http_options *options) {
@@ -49,8 +51,9 @@ static size_t header_bytes(struct MHD_Connection *connection) {
 }
 
 /* Headers are there. Early answers close a connection that has a body on its way. */
-static enum MHD_Result begin_request(http_server *s, struct MHD_Connection *connection, const char *url,
-                                     const char *method, const char *version, void **request) {
+static enum MHD_Result begin_request(http_server *s, struct MHD_Connection *connection,
+                                     const char *url, const char *method, const char *version,
+                                     void **request) {
   const union MHD_ConnectionInfo *info =
       MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
   if (!info || !info->socket_context || atomic_load(&s->closing)) return MHD_NO;
@@ -112,13 +115,14 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
   pthread_mutex_lock(&x->lock);
   enum MHD_Result result = MHD_YES;
   bool ready = x->answer != ANSWER_NONE;
-  /* `closing` is read under the exchange's lock: whoever closes marks it gone under that lock afterwards, so
-   * none stays suspended. */
+  /* `closing` is read under the exchange's lock: whoever closes marks it gone under that lock
+   * afterwards, so none stays suspended. */
   if (x->gone || atomic_load(&s->closing)) {
     result = MHD_NO;
     ready = false;
   } else if (!ready || x->answer == ANSWER_STREAM) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (info) watch_socket(s, x, info->connect_fd);
     if (!ready) {
       x->suspended = true;
@@ -191,7 +195,8 @@ static void on_log(void *context, const char *format, va_list args) {
   log_line(LOG_DEBUG, "http: %s", text);
 }
 
-/* The library calls this where it finds itself broken; its own answer is to abort without a word of where. */
+/* The library calls this where it finds itself broken; its own answer is to abort without a word of
+ * where. */
 static void on_panic(void *context, const char *file, unsigned line, const char *reason) {
   (void)context;
   check_failed(file, (int)line, "libmicrohttpd", reason ? reason : "panic");
@@ -214,21 +219,26 @@ static int try_listen(const struct addrinfo *a, int *problem) {
 
 static troika_status open_listen(http_server *s, troika_error *err) {
   char port[8];
-  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
+  struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                           .ai_socktype = SOCK_STREAM,
+                           .ai_flags = AI_PASSIVE},
+                  *list;
   snprintf(port, sizeof port, "%u", s->options.port);
   int code = getaddrinfo(s->options.host, port, &hints, &list);
   if (code)
-    return error_set(err, TROIKA_INVALID, "cannot listen on %s: %s", s->options.host, gai_strerror(code));
+    return error_set(err, TROIKA_INVALID, "cannot listen on %s: %s", s->options.host,
+                     gai_strerror(code));
   int problem = 0;
   for (const struct addrinfo *a = list; a && s->listen_fd < 0; a = a->ai_next)
     s->listen_fd = try_listen(a, &problem);
   freeaddrinfo(list);
   if (s->listen_fd < 0 && problem == EADDRINUSE)
-    return error_set(err, TROIKA_BUSY, "port %u of %s is in use: stop what listens there or take another port",
+    return error_set(err, TROIKA_BUSY,
+                     "port %u of %s is in use: stop what listens there or take another port",
                      s->options.port, s->options.host);
   if (s->listen_fd < 0)
-    return error_set(err, TROIKA_IO, "cannot listen on %s, port %u: %s", s->options.host, s->options.port,
-                     strerror(problem));
+    return error_set(err, TROIKA_IO, "cannot listen on %s, port %u: %s", s->options.host,
+                     s->options.port, strerror(problem));
   struct sockaddr_storage bound;
   socklen_t len = sizeof bound;
   char name[16];
@@ -252,12 +262,13 @@ troika_status http_server_open(const http_options *options, http_server **out, t
   MHD_set_panic_func(on_panic, NULL);
   /* The logger comes first: the library uses it while it reads the rest. */
   s->daemon = MHD_start_daemon(
-      MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, s,
-      MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-      MHD_OPTION_CONNECTION_LIMIT, options->connections_max, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-      options->header_max + (size_t)32 * 1024, MHD_OPTION_CONNECTION_TIMEOUT, options->write_time_s,
-      MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-      MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+      MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+      on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET,
+      s->listen_fd, MHD_OPTION_CONNECTION_LIMIT, options->connections_max,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, options->header_max + (size_t)32 * 1024,
+      MHD_OPTION_CONNECTION_TIMEOUT, options->write_time_s, MHD_OPTION_NOTIFY_COMPLETED,
+      on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_STRICT_FOR_CLIENT,
+      1, MHD_OPTION_END);
   if (!s->daemon) {
     status = error_set(err, TROIKA_IO, "the HTTP library did not start");
     goto done;
@@ -269,7 +280,9 @@ done:
   return status;
 }
 
-uint16_t http_server_port(const http_server *s) { return s->port; }
+uint16_t http_server_port(const http_server *s) {
+  return s->port;
+}
 
 void http_server_quiesce(http_server *s) {
   pthread_mutex_lock(&s->lock);
@@ -303,8 +316,8 @@ void http_server_close(http_server **server) {
   if (s->daemon) {
     http_server_quiesce(s);
     atomic_store(&s->closing, true);
-    /* The library panics if a connection is suspended when it stops: mark all, and wait until it let go of each. One that was just
-     * being handled sees `closing`. */
+    /* The library panics if a connection is suspended when it stops: mark all, and wait until it
+     * let go of each. One that was just being handled sees `closing`. */
     watch_all_gone(s);
     pthread_mutex_lock(&s->lock);
     while (s->live) pthread_cond_wait(&s->idle, &s->lock);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watch thread: who has gone, and who takes too long.
  *
- * A suspended connection is not read, so the library does not see its end. A duplicate of its socket sits in an epoll of ours with
- * EPOLLRDHUP, which fires within a millisecond of the client's FIN or RST. A duplicate, because one descriptor may be in one epoll with one
- * set of events, and because ours must stay valid until we take it out. Events carry slot and generation, not a pointer: the exchange may
- * have ended between the event and our reading it. */
+ * A suspended connection is not read, so the library does not see its end. A duplicate of its
+ * socket sits in an epoll of ours with EPOLLRDHUP, which fires within a millisecond of the client's
+ * FIN or RST. A duplicate, because one descriptor may be in one epoll with one set of events, and
+ * because ours must stay valid until we take it out. Events carry slot and generation, not a
+ * pointer: the exchange may have ended between the event and our reading it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -37,7 +38,8 @@ bool watch_enter(http_server *s, http_exchange *x) {
 }
 
 void watch_leave(http_server *s, http_exchange *x) {
-  if (x->watch_fd >= 0) { /* out of the epoll first: closing a duplicate alone does not take it out */
+  if (x->watch_fd >=
+      0) { /* out of the epoll first: closing a duplicate alone does not take it out */
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, x->watch_fd, NULL);
     close(x->watch_fd);
     x->watch_fd = -1;
@@ -93,8 +95,8 @@ void watch_all_gone(http_server *s) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* Ends connections whose request is not whole in time. The descriptor is valid: an entry leaves the list, under this
- * lock, before its socket is closed. */
+/* Ends connections whose request is not whole in time. The descriptor is valid: an entry leaves the
+ * list, under this lock, before its socket is closed. */
 static void sweep(http_server *s) {
   int64_t now = clock_real_now(NULL);
   pthread_mutex_lock(&s->lock);
@@ -125,13 +127,16 @@ static void *watch_main(void *context) {
 
 troika_status watch_open(http_server *s, troika_error *err) {
   s->slots = calloc(s->options.connections_max, sizeof *s->slots);
-  if (!s->slots) return error_set(err, TROIKA_NO_MEMORY, "no memory for %u connections", s->options.connections_max);
+  if (!s->slots)
+    return error_set(err, TROIKA_NO_MEMORY, "no memory for %u connections",
+                     s->options.connections_max);
   for (uint32_t i = 0; i < s->options.connections_max; i++)
     s->slots[i].next_free = i + 1 < s->options.connections_max ? i + 1 : NO_SLOT;
   s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   s->event_fd = eventfd(0, EFD_CLOEXEC);
   struct epoll_event event = {.events = EPOLLIN, .data.u64 = STOP_EVENT};
-  if (s->epoll_fd < 0 || s->event_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->event_fd, &event))
+  if (s->epoll_fd < 0 || s->event_fd < 0 ||
+      epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->event_fd, &event))
     return error_set(err, TROIKA_IO, "cannot watch sockets: %s", strerror(errno));
   if (pthread_create(&s->watch, NULL, watch_main, s))
     return error_set(err, TROIKA_NO_MEMORY, "cannot start the watch thread");

@@ -5,7 +5,8 @@
  *
  * - max starts at -1e30, passes over a NaN (b > a ? b : a) and is stored with zero as +0; a NaN
  *   score shows through exp in p, l and acc.
- * - acc is stored as acc + 0: a sum that is zero is +0, so p = 0 for a hidden position adds nothing.
+ * - acc is stored as acc + 0: a sum that is zero is +0, so p = 0 for a hidden position adds
+ * nothing.
  * - Pages that no row of the call sees are skipped; their entries in `pages` are not read.
  * - A slot that no row of the call sees may hold anything, also a NaN that an earlier owner of the
  *   page left there: its value is taken as 0. One that a later row of a PROMPT call sees must be

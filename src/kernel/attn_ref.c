@@ -14,8 +14,8 @@
  * one unit. GEN needs less: 512 scores for each of four heads and two copies of V. */
 size_t kernel_attn_scratch_bytes(uint32_t group, uint32_t head_dim) {
   size_t lanes = (size_t)KERNEL_ROWS_MAX * group;
-  size_t floats = lanes * (2 * (size_t)head_dim + 4) +
-                  3 * (size_t)KERNEL_PAGE * head_dim + KERNEL_PAGE * ATTN_UNIT_LANES;
+  size_t floats = lanes * (2 * (size_t)head_dim + 4) + 3 * (size_t)KERNEL_PAGE * head_dim +
+                  KERNEL_PAGE * ATTN_UNIT_LANES;
   return (floats * sizeof(float) + 63) & ~(size_t)63;
 }
 

@@ -1,6 +1,7 @@
 /* elem.h - the kernels over plain vectors: norm, rotary embedding, gates, adds, KV write, softmax.
  *
- * kernel.h defines each to the bit. What it leaves open and we fix here, so that every level agrees:
+ * kernel.h defines each to the bit. What it leaves open and we fix here, so that every level
+ * agrees:
  *
  * - A maximum passes over a NaN (b > a ? b : a) and a zero comes out as +0: no order of the
  *   comparisons shows. vec_max is a NaN if any element is.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.c - walks all of the room's state and counts it again. For tests: O(pages + nodes + tables), allocates. */
+/* check.c - walks all of the room's state and counts it again. For tests: O(pages + nodes +
+ * tables), allocates. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -26,8 +27,8 @@ static bool page_check(const kv *k, uint32_t g, uint32_t page, uint32_t refs, tr
   const kv_page *it = &k->pools[g].pages[page];
   if (it->refs != refs)
     return KV_WRONG("group %u page %u: %u references, %u holders", g, page, it->refs, refs);
-  if (it->node != KV_NO_NODE &&
-      (it->node >= k->nodes_used || !k->nodes[it->node].depth || k->nodes[it->node].page[g] != page))
+  if (it->node != KV_NO_NODE && (it->node >= k->nodes_used || !k->nodes[it->node].depth ||
+                                 k->nodes[it->node].page[g] != page))
     return KV_WRONG("group %u page %u: node %u does not hold it", g, page, it->node);
   return true;
 }
@@ -45,13 +46,15 @@ static bool pool_check(const kv *k, uint32_t g, const uint32_t *refs, troika_err
     if (refs[p->free[i]] || p->pages[p->free[i]].node != KV_NO_NODE)
       return KV_WRONG("group %u: page %u is on the free stack and in use", g, p->free[i]);
   for (uint32_t i = p->oldest; i != KV_NO_PAGE; older = i, i = p->pages[i].newer)
-    if (p->pages[i].older != older || refs[i] || p->pages[i].node == KV_NO_NODE || listed++ > p->total)
+    if (p->pages[i].older != older || refs[i] || p->pages[i].node == KV_NO_NODE ||
+        listed++ > p->total)
       return KV_WRONG("group %u: the list of cached pages breaks at %u", g, i);
   if (older != p->newest || listed != cached || cached != p->cached_n)
-    return KV_WRONG("group %u: %u pages cached, %u listed, %u counted", g, cached, listed, p->cached_n);
+    return KV_WRONG("group %u: %u pages cached, %u listed, %u counted", g, cached, listed,
+                    p->cached_n);
   if (owned + cached + p->free_n != p->total)
-    return KV_WRONG("group %u: %u free + %u cached + %u owned is not %u", g, p->free_n, cached, owned,
-                    p->total);
+    return KV_WRONG("group %u: %u free + %u cached + %u owned is not %u", g, p->free_n, cached,
+                    owned, p->total);
   for (uint32_t i = 0; i < k->n_sequences; i++) {
     if (!k->sequences[i].open) continue;
     claims += kv_claim(&k->sequences[i], g);
@@ -65,7 +68,8 @@ static bool pool_check(const kv *k, uint32_t g, const uint32_t *refs, troika_err
     return KV_WRONG("group %u: %u free + %u cached pages, %llu promised", g, p->free_n, cached,
                     (unsigned long long)(claims - held));
   if (!kv_is_full(p) && claims > p->total)
-    return KV_WRONG("group %u: claims of %llu on %u pages", g, (unsigned long long)claims, p->total);
+    return KV_WRONG("group %u: claims of %llu on %u pages", g, (unsigned long long)claims,
+                    p->total);
   return true;
 }
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* internal.h - what the files of this room share: pool.c (pages), prefix.c (what is cached under which tokens), kv.c
- * (sequences, promises), check.c.
+/* internal.h - what the files of this room share: pool.c (pages), prefix.c (what is cached under
+ * which tokens), kv.c (sequences, promises), check.c.
  *
- *   page     free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, on the group's list by age)
- *   node     32 published tokens after those of its parent: a tree, so that two prefixes are equal only if all their tokens
- *            are; the 64-bit key only finds the bucket. It holds one page a group; a full group's page always (or the whole
- *            subtree is dropped), a window's as long as nobody needed it more.
+ *   page     free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, on the group's
+ * list by age) node     32 published tokens after those of its parent: a tree, so that two prefixes
+ * are equal only if all their tokens are; the 64-bit key only finds the bucket. It holds one page a
+ * group; a full group's page always (or the whole subtree is dropped), a window's as long as nobody
+ * needed it more.
  *
- * Promises: claim of a sequence in a group = max(promised, held). Kept true at all times, so that what is promised can
- * always be taken:
- *   full     free + cached >= sum(claim - held)     a shared page is let go of by all its holders at close only
- *   window   total >= sum(claim)                    shared pages counted once per holder: one of them may slide on and
- *                                                   need a page of its own while the other still holds the shared one */
+ * Promises: claim of a sequence in a group = max(promised, held). Kept true at all times, so that
+ * what is promised can always be taken: full     free + cached >= sum(claim - held)     a shared
+ * page is let go of by all its holders at close only window   total >= sum(claim) shared pages
+ * counted once per holder: one of them may slide on and need a page of its own while the other
+ * still holds the shared one */
 #ifndef KV_INTERNAL_H
 #define KV_INTERNAL_H
 
@@ -20,7 +21,7 @@
 #define KV_NO_NODE UINT32_MAX
 
 typedef struct kv_page {
-  uint32_t refs, node;  /* KV_NO_NODE: not published */
+  uint32_t refs, node;   /* KV_NO_NODE: not published */
   uint32_t older, newer; /* while cached: neighbours on the list */
 } kv_page;
 
@@ -50,8 +51,9 @@ typedef struct kv_sequence {
   uint32_t keep_from;
   uint32_t promised[KV_GROUPS_MAX];
   uint32_t first[KV_GROUPS_MAX], end[KV_GROUPS_MAX]; /* held: pages [first, end) of the table */
-  uint32_t generated_page;                           /* first attached page with generated tokens; KV_NO_PAGE: none */
-  uint32_t published, published_node;                /* whole pages that are in the tree, and the last one's node */
+  uint32_t generated_page; /* first attached page with generated tokens; KV_NO_PAGE: none */
+  uint32_t published,
+      published_node; /* whole pages that are in the tree, and the last one's node */
   uint32_t *table[KV_GROUPS_MAX];
 } kv_sequence;
 
@@ -65,7 +67,9 @@ struct kv {
   uint32_t nodes_total, nodes_free, nodes_used, *buckets, buckets_mask;
 };
 
-static inline bool kv_is_full(const kv_pool_state *p) { return p->group.kind == KV_FULL; }
+static inline bool kv_is_full(const kv_pool_state *p) {
+  return p->group.kind == KV_FULL;
+}
 static inline uint32_t kv_held(const kv_sequence *s, uint32_t group) {
   return s->end[group] - s->first[group];
 }
@@ -76,19 +80,25 @@ static inline uint32_t kv_claim(const kv_sequence *s, uint32_t group) {
 
 /* pool.c */
 uint32_t kv_group_need(const kv_group *group, uint32_t ahead, uint32_t tokens);
-troika_status kv_split_bytes(const kv_options *options, uint32_t totals[KV_GROUPS_MAX], troika_error *err);
-troika_status kv_pool_create(kv_pool_state *p, const kv_group *group, uint32_t total, troika_error *err);
+troika_status kv_split_bytes(const kv_options *options, uint32_t totals[KV_GROUPS_MAX],
+                             troika_error *err);
+troika_status kv_pool_create(kv_pool_state *p, const kv_group *group, uint32_t total,
+                             troika_error *err);
 void kv_pool_destroy(kv_pool_state *p);
 uint32_t kv_pool_promisable(const kv_pool_state *p);
-uint32_t kv_page_take(kv *k, uint32_t group); /* evicts if none is free; there must be one or the other */
+uint32_t kv_page_take(kv *k,
+                      uint32_t group); /* evicts if none is free; there must be one or the other */
 void kv_page_hold(kv *k, uint32_t group, uint32_t page);
 void kv_page_let_go(kv *k, uint32_t group, uint32_t page);
-void kv_page_forget(kv *k, uint32_t group, uint32_t page); /* its node is going: cached becomes free, owned private */
+void kv_page_forget(kv *k, uint32_t group,
+                    uint32_t page); /* its node is going: cached becomes free, owned private */
 
 /* prefix.c */
 troika_status kv_prefix_create(kv *k, troika_error *err);
 void kv_prefix_destroy(kv *k);
-void kv_prefix_evict(kv *k, uint32_t group, uint32_t page); /* a cached page becomes free, and what is of no use without it */
+void kv_prefix_evict(
+    kv *k, uint32_t group,
+    uint32_t page); /* a cached page becomes free, and what is of no use without it */
 void kv_prefix_unpin(kv *k, kv_sequence *s);
 
 #endif

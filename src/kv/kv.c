@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv.c - sequences: their tables, what they hold and what they were promised. See internal.h for why a promise holds. */
+/* kv.c - sequences: their tables, what they hold and what they were promised. See internal.h for
+ * why a promise holds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 #include "base/error.h"
 #include "kv/internal.h"
 
-/* Bounds under which the byte arithmetic of pool.c cannot overflow: 2^12 * 2^20 * 2^28 * 4 < 2^63. */
+/* Bounds under which the byte arithmetic of pool.c cannot overflow: 2^12 * 2^20 * 2^28 * 4 < 2^63.
+ */
 enum { SEQUENCES_MAX = 1 << 12, CONTEXT_MAX = 1 << 25, PAGE_BYTES_MAX = 1 << 28 };
 
 static troika_status options_check(const kv_options *o, troika_error *err) {
@@ -27,8 +29,8 @@ static troika_status options_check(const kv_options *o, troika_error *err) {
       return error_set(err, TROIKA_INVALID, "KV group %u: page of %u tokens, %zu bytes", g,
                        group->page_tokens, group->page_bytes);
     if ((group->kind == KV_WINDOW) != (group->window > 0) || group->window > CONTEXT_MAX)
-      return error_set(err, TROIKA_INVALID, "KV group %u: kind %u, window of %u tokens", g, group->kind,
-                       group->window);
+      return error_set(err, TROIKA_INVALID, "KV group %u: kind %u, window of %u tokens", g,
+                       group->kind, group->window);
   }
   return TROIKA_OK;
 }
@@ -43,7 +45,8 @@ static troika_status sequences_create(kv *k, troika_error *err) {
   for (size_t i = 0; i < cells; i++) k->tables[i] = KV_NO_PAGE;
   uint32_t *next = k->tables;
   for (uint32_t s = 0; s < k->n_sequences; s++)
-    for (uint32_t g = 0; g < k->n_groups; g++, next += k->table_pages) k->sequences[s].table[g] = next;
+    for (uint32_t g = 0; g < k->n_groups; g++, next += k->table_pages)
+      k->sequences[s].table[g] = next;
   return TROIKA_OK;
 }
 
@@ -196,7 +199,8 @@ troika_status kv_sequence_extend(kv *k, uint32_t sequence, uint32_t begin, uint3
     CHECK(first >= s->first[g] && first <= s->end[g]);
     for (uint32_t i = first; i < s->end[g] && i < last; i++) {
       const kv_page *page = &k->pools[g].pages[s->table[g][i]];
-      CHECK(page->refs == 1 && page->node == KV_NO_NODE); /* shared or published: never written again */
+      CHECK(page->refs == 1 &&
+            page->node == KV_NO_NODE); /* shared or published: never written again */
     }
     if (last > s->end[g] && !may_hold(k, s, g, last - s->first[g])) return TROIKA_NO_MEMORY;
   }

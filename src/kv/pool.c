@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c - one pool of pages a group: who is free, owned, cached, and who goes first. O(1) a page. */
+/* pool.c - one pool of pages a group: who is free, owned, cached, and who goes first. O(1) a page.
+ */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -11,7 +12,8 @@ static uint32_t pages_of(uint64_t tokens) {
   return (uint32_t)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 }
 
-/* A window's live positions, window + ahead of them, begin anywhere inside a page: one page more than they fill. */
+/* A window's live positions, window + ahead of them, begin anywhere inside a page: one page more
+ * than they fill. */
 uint32_t kv_group_need(const kv_group *group, uint32_t ahead, uint32_t tokens) {
   uint32_t all = pages_of(tokens);
   if (group->kind == KV_FULL) return all;
@@ -34,13 +36,15 @@ static uint64_t bytes_for(const kv_options *o, uint32_t sequences, uint32_t toke
   return bytes;
 }
 
-troika_status kv_split_bytes(const kv_options *o, uint32_t totals[KV_GROUPS_MAX], troika_error *err) {
+troika_status kv_split_bytes(const kv_options *o, uint32_t totals[KV_GROUPS_MAX],
+                             troika_error *err) {
   uint64_t least = bytes_for(o, 1, o->context, totals);
   if (least > o->bytes)
     return error_set(err, TROIKA_LIMIT,
                      "one sequence of %u tokens needs %.1f MiB of KV memory, the bound is %.1f MiB",
                      o->context, (double)least / 1048576, (double)o->bytes / 1048576);
-  uint32_t low = 1, high = o->context; /* the longest t that fits; 1 may not, then it is the least above */
+  uint32_t low = 1,
+           high = o->context; /* the longest t that fits; 1 may not, then it is the least above */
   while (low < high) {
     uint32_t middle = low + (high - low + 1) / 2;
     if (bytes_for(o, o->sequences, middle, totals) <= o->bytes)

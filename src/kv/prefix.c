@@ -2,14 +2,16 @@
 /* prefix.c - the tree of published pages: which tokens are in the cache, under whose salt.
  *
  *   key(node) = hash(key(parent) or salt, its 32 tokens) << 1 | generated   finds the bucket
- *   a node is the right one if its parent is the right one, its tokens are equal and `generated` is; at the root
- *   also the salt. So two different prefixes are never taken for each other, whatever their keys are.
+ *   a node is the right one if its parent, its tokens, its salt and `generated` (a bit of the key)
+ * are. So two different prefixes are never taken for each other, whatever their keys are.
  *
- * Two nodes may hold the same tokens after the same parent: one with all of them from a client, one with some generated. Below a
- * generated node all are. A match that may take either follows the first kind and tries to leave it at every page; it visits no node twice.
+ * Two nodes may hold the same tokens after the same parent: one with all of them from a client, one
+ * with some generated. Below a generated node all are. A match that may take either follows the
+ * first kind and tries to leave it at every page; it visits no node twice.
  *
- * Cost: a lookup a page of 32 tokens; memory 256 bytes a node. With a full group there are as many nodes as it has pages. Windows alone:
- * a node lives on without pages while one below it has some, up to NODES_PER_PAGE nodes a page, then the oldest pages go. */
+ * Cost: a lookup a page of 32 tokens; memory 256 bytes a node. With a full group there are as many
+ * nodes as it has pages. Windows alone: a node lives on without pages while one below it has some,
+ * up to NODES_PER_PAGE nodes a page, then the oldest pages go. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +36,8 @@ static uint64_t key_of(uint64_t parent, const int32_t *tokens, bool generated) {
   for (int i = 0; i < KV_PAGE_TOKENS; i += 2)
     key = mix(key, (uint64_t)(uint32_t)tokens[i] << 32 | (uint32_t)tokens[i + 1]);
   if (KV_KEY_BITS < 64) key &= ((uint64_t)1 << (KV_KEY_BITS & 63)) - 1;
-  /* A kv_ref names a node by key and tokens only: so the key says what they do not. 0 is "no node". */
+  /* A kv_ref names a node by key and tokens only: so the key says what they do not. 0 is "no node".
+   */
   return (key ? key << 1 : 2) | generated;
 }
 
@@ -78,8 +81,8 @@ static uint32_t find_below(const kv *k, uint32_t parent, uint64_t salt, const in
   uint64_t key = key_below(k, parent, salt, tokens, generated);
   for (uint32_t n = *bucket_of(k, key); n != KV_NO_NODE; n = k->nodes[n].bucket_next) {
     const kv_node *node = &k->nodes[n];
-    if (node->key == key && node->parent == parent && node->generated == generated &&
-        node->salt == salt && !memcmp(node->tokens, tokens, sizeof node->tokens))
+    if (node->key == key && node->parent == parent && node->salt == salt &&
+        !memcmp(node->tokens, tokens, sizeof node->tokens))
       return n;
   }
   return KV_NO_NODE;
@@ -130,7 +133,8 @@ static void subtree_remove(kv *k, uint32_t root) {
   }
 }
 
-/* From n towards the root: what holds nothing, has nothing below and is nobody's place to go on is of no use. */
+/* From n towards the root: what holds nothing, has nothing below and is nobody's place to go on is
+ * of no use. */
 static void prune(kv *k, uint32_t n) {
   while (n != KV_NO_NODE) {
     const kv_node *node = &k->nodes[n];
@@ -145,8 +149,9 @@ void kv_prefix_evict(kv *k, uint32_t group, uint32_t page) {
   uint32_t n = k->pools[group].pages[page].node;
   CHECK(n != KV_NO_NODE && k->nodes[n].page[group] == page);
   if (kv_is_full(&k->pools[group])) {
-    /* Usually a leaf: its holders let go of it after what is below. Not so if a sequence published below this
-     * node while it held a page of its own with the same tokens; then it can publish again. */
+    /* Usually a leaf: its holders let go of it after what is below. Not so if a sequence published
+     * below this node while it held a page of its own with the same tokens; then it can publish
+     * again. */
     subtree_remove(k, n);
     return;
   }
@@ -251,7 +256,8 @@ uint32_t kv_match(const kv *k, uint64_t salt, const int32_t *tokens, uint32_t n,
   return out->tokens;
 }
 
-/* Is n the node of exactly these tokens, and does every group still hold what goes on from there? */
+/* Is n the node of exactly these tokens, and does every group still hold what goes on from there?
+ */
 static bool node_serves(const kv *k, uint32_t n, uint64_t salt, const int32_t *tokens) {
   uint32_t depth = k->nodes[n].depth;
   for (uint32_t i = depth; i-- > 0; n = k->nodes[n].parent) {
@@ -337,7 +343,8 @@ static void node_fill(kv *k, const kv_sequence *s, uint32_t n, uint32_t i) {
     page->node = n;
   }
   for (uint32_t g = 0; g < k->n_groups; g++)
-    CHECK(node->page[g] != KV_NO_PAGE || !kv_is_full(&k->pools[g])); /* else: other tokens than attached */
+    CHECK(node->page[g] != KV_NO_PAGE ||
+          !kv_is_full(&k->pools[g])); /* else: other tokens than attached */
 }
 
 void kv_publish(kv *k, uint32_t sequence, uint64_t salt, const int32_t *tokens, uint32_t n,

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c - see sample.h. The whole vocabulary is never sorted if a few candidates decide.
  *
- *   scratch  entries[vocab] u64: descending key of the logit << 32 | id, so that one integer order is
- *            "higher logit first, then lower id"
- *            spare[vocab] u64:   the other side of the radix sort; afterwards the weights, as floats
- *            raw[vocab] f32:     the untouched logits, if logprobs are asked for
- *            count[vocab] u32:   what penalties have seen; only what is touched is ever cleared
+ *   scratch  entries[vocab] u64: descending key of the logit << 32 | id, so that one integer order
+ * is "higher logit first, then lower id" spare[vocab] u64:   the other side of the radix sort;
+ * afterwards the weights, as floats raw[vocab] f32:     the untouched logits, if logprobs are asked
+ * for count[vocab] u32:   what penalties have seen; only what is touched is ever cleared
  *            histogram[BUCKETS]
  *
  * top-k      two histograms of 12 bits find the k-th logit to 24 bits; what is above is sorted.
- * no top-k   the sum of all weights exp((x - max) / T) in one pass of 16 lanes (by id, in float64: the one sum
- *            that is not in descending order, since that would need the sort); then candidates within
- *            4 T of the maximum, 8 T, ... until they hold the mass that top-p, min-p or the draw asks for.
+ * no top-k   the sum of all weights exp((x - max) / T) in one pass of 16 lanes (by id, in float64:
+ * the one sum that is not in descending order, since that would need the sort); then candidates
+ * within 4 T of the maximum, 8 T, ... until they hold the mass that top-p, min-p or the draw asks
+ * for.
  *
- * exp is ours and without fused operations, so that every compiler and machine draws the same token; libm's log
- * is used for reported log-probabilities only. Cost: two to four passes over the logits.
- * Philox: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011. */
+ * exp is ours and without fused operations, so that every compiler and machine draws the same
+ * token; libm's log is used for reported log-probabilities only. Cost: two to four passes over the
+ * logits. Philox: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
+ */
 #include "runtime/sample.h"
 
 #include <float.h>
@@ -24,7 +25,13 @@
 
 #include "base/check.h"
 
-enum { LANES = 16, BUCKET_BITS = 12, BUCKETS = 1 << BUCKET_BITS, SORT_SMALL = 48, BIAS_FORBIDS = -100 };
+enum {
+  LANES = 16,
+  BUCKET_BITS = 12,
+  BUCKETS = 1 << BUCKET_BITS,
+  SORT_SMALL = 48,
+  BIAS_FORBIDS = -100
+};
 
 typedef struct scratch_parts {
   uint64_t *entries, *spare;
@@ -32,7 +39,9 @@ typedef struct scratch_parts {
   uint32_t *count, *histogram;
 } scratch_parts;
 
-static size_t align64(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+static size_t align64(size_t bytes) {
+  return (bytes + 63) & ~(size_t)63;
+}
 
 size_t sample_scratch_bytes(uint32_t vocab) {
   size_t n = vocab;
@@ -77,11 +86,13 @@ static double uniform(const sample_params *params, uint32_t position) {
 
 /* --- passes over all logits --- */
 
-/* exp(x) for x <= 0 within 2 ulp; 0 below -87. No branch and no call, so that loops over it become vectors. The
- * polynomial is the Taylor series to degree 7, whose error on |r| <= ln2 / 2 is below 2^-26. */
+/* exp(x) for x <= 0 within 2 ulp; 0 below -87. No branch and no call, so that loops over it become
+ * vectors. The polynomial is the Taylor series to degree 7, whose error on |r| <= ln2 / 2 is below
+ * 2^-26. */
 static inline float exp_negative(float x) {
   float clamped = x > -87.0f ? x : -87.0f;
-  float t = clamped * 0x1.715476p+0f + 12582912.0f; /* 1.5 * 2^23: rounds to an integer in the low bits */
+  float t =
+      clamped * 0x1.715476p+0f + 12582912.0f; /* 1.5 * 2^23: rounds to an integer in the low bits */
   float n = t - 12582912.0f;
   float r = clamped - n * 0x1.62e4p-1f; /* n * LN2_HI is exact */
   r = r - n * 0x1.7f7d1cp-20f;
@@ -275,7 +286,8 @@ static void apply_changes(const sample_params *p, const sample_history *h, uint3
 
 /* --- the draw --- */
 
-/* Weights of the first n entries, in spare (which the sort no longer needs); *sum in entry order. */
+/* Weights of the first n entries, in spare (which the sort no longer needs); *sum in entry order.
+ */
 static float *weights_of(const scratch_parts *s, const float *x, uint32_t n, float max,
                          float temperature, double *sum) {
   float *w = (float *)s->spare;
@@ -288,8 +300,9 @@ static float *weights_of(const scratch_parts *s, const float *x, uint32_t n, flo
   return w;
 }
 
-/* How many of the sorted weights stay: up to the one with which their sum reaches `mass`, and none below min_p of
- * the best, whose weight is 1. `closed`: one of the two ended it, so more candidates would change nothing. */
+/* How many of the sorted weights stay: up to the one with which their sum reaches `mass`, and none
+ * below min_p of the best, whose weight is 1. `closed`: one of the two ended it, so more candidates
+ * would change nothing. */
 static uint32_t weights_kept(const float *w, uint32_t n, double mass, float min_p, bool *closed,
                              double *sum) {
   double total = 0;
@@ -339,7 +352,7 @@ static uint32_t draw_all(const sample_params *p, const scratch_parts *s, const f
   }
   for (float depth = 4;; depth *= 2) {
     float least = max - depth * p->temperature;
-    bool all = depth > 100 || !(least >= -FLT_MAX); /* past 87 all weights are 0 */
+    bool all = depth > 100 || !(least >= -FLT_MAX);      /* past 87 all weights are 0 */
     bool deep = exp_negative(-depth) < 0.99f * p->min_p; /* whatever min_p keeps is nearer */
     uint32_t n = entries_from(s, x, vocab, all ? -FLT_MAX : least);
     all = all || deep || n == vocab;
@@ -383,7 +396,8 @@ troika_status sample_token(const sample_params *params, const sample_history *hi
     if (!isfinite(max)) return TROIKA_NUMERIC; /* a bias forbids all that is left, or overflows */
   }
   uint32_t token;
-  if (!(params->temperature >= FLT_MIN)) { /* greedy; a denormal would divide 0 by 0 in workers that flush them */
+  if (!(params->temperature >=
+        FLT_MIN)) { /* greedy; a denormal would divide 0 by 0 in workers that flush them */
     token = first_equal(logits, vocab, max);
   } else {
     double u = uniform(params, position);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.h - from logits to a token: a pure function of (logits, history, seed, choice, position).
  *
- * Random numbers come from a counter, not from a state: Philox4x32-10 with the seed as key and (position, choice) as counter. So a request that is
- * batched, preempted or resumed draws the same numbers.
+ * Random numbers come from a counter, not from a state: Philox4x32-10 with the seed as key and
+ * (position, choice) as counter. So a request that is batched, preempted or resumed draws the same
+ * numbers.
  *
- * Order: logprobs are taken from the untouched logits; then bias; repetition, frequency and presence penalties; greedy if temperature is 0; else top-k on the logits, division by
- * temperature, softmax, top-p, min-p, draw. Ties are ordered by lower id. Sums are in float64 in descending order of the logits: same bits everywhere.
- * Memory: sampler_bytes(vocab) of scratch, given by the caller; no allocation. */
+ * Order: logprobs are taken from the untouched logits; then bias; repetition, frequency and
+ * presence penalties; greedy if temperature is 0; else top-k on the logits, division by
+ * temperature, softmax, top-p, min-p, draw. Ties are ordered by lower id. Sums are in float64 in
+ * descending order of the logits: same bits everywhere. Memory: sampler_bytes(vocab) of scratch,
+ * given by the caller; no allocation. */
 #ifndef RUNTIME_SAMPLE_H
 #define RUNTIME_SAMPLE_H
 
@@ -34,20 +37,23 @@ typedef struct sample_history {
 
 typedef struct sample_result {
   int32_t token;
-  float logprob;               /* valid if logprobs */
+  float logprob; /* valid if logprobs */
   uint32_t top_n;
   troika_top top[TROIKA_TOP_MAX];
 } sample_result;
 
 size_t sample_scratch_bytes(uint32_t vocab);
-/* logits[vocab] are changed in place (bias, penalties). `position`: of the token being chosen. `scratch`: 64-byte aligned. max_of / sum_exp: fast kernels for the vector maximum (NaN if any is NaN) and
- * the sum of exp(x - max); both may be NULL for plain loops. TROIKA_NUMERIC if a logit is NaN or +Inf, or all are -Inf: *out is left alone. */
+/* logits[vocab] are changed in place (bias, penalties). `position`: of the token being chosen.
+ * `scratch`: 64-byte aligned. max_of / sum_exp: fast kernels for the vector maximum (NaN if any is
+ * NaN) and the sum of exp(x - max); both may be NULL for plain loops. TROIKA_NUMERIC if a logit is
+ * NaN or +Inf, or all are -Inf: *out is left alone. */
 typedef struct sample_kernels {
   float (*vec_max)(const float *x, uint32_t n);
   float (*vec_sum_exp)(const float *x, uint32_t n, float max);
 } sample_kernels;
-troika_status sample_token(const sample_params *params, const sample_history *history, uint32_t position, float *logits,
-                           uint32_t vocab, const sample_kernels *kernels, void *scratch, sample_result *out);
+troika_status sample_token(const sample_params *params, const sample_history *history,
+                           uint32_t position, float *logits, uint32_t vocab,
+                           const sample_kernels *kernels, void *scratch, sample_result *out);
 
 /* Philox4x32-10, exposed for tests against its published vectors. */
 void sample_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

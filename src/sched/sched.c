@@ -3,15 +3,17 @@
  *
  * A decision, in this order; the actions are meant to be carried out in the order given:
  *   1 EXPIRE what is cancelled or late and has nothing in flight; STOP its launch if it has
- *   2 of the queue, by arrival: REFUSE what can never fit; ADMIT until a place or a page is missing, and
- *     overtake nobody; REFUSE the newest of what waits beyond queue_max
- *   3 LAUNCH: one span of the oldest prefill and all decode rows, as far as they are not in flight
+ *   2 of the queue, by arrival: REFUSE what can never fit; ADMIT until a place or a page is
+ * missing, and overtake nobody; REFUSE the newest of what waits beyond queue_max 3 LAUNCH: one span
+ * of the oldest prefill and all decode rows, as far as they are not in flight
  *
- * A decision that admits starts no launch but asks to be called again at once, so that the span of a new request counts
- * only rows that its cached prefix has not spared, and does not wait for an iteration that began without it. If the runtime could not admit
- * it, it is not waited for a second time.
+ * A decision that admits starts no launch but asks to be called again at once, so that the span of
+ * a new request counts only rows that its cached prefix has not spared, and does not wait for an
+ * iteration that began without it. If the runtime could not admit it, it is not waited for a second
+ * time.
  *
- * The order (arrival, id) is total, so the order of the view's array says nothing. Scratch: 4 bytes a request on the stack. */
+ * The order (arrival, id) is total, so the order of the view's array says nothing. Scratch: 4 bytes
+ * a request on the stack. */
 #include "sched/sched.h"
 
 #include <stdbool.h>
@@ -23,8 +25,8 @@ typedef struct decision {
   int64_t now_ns, wake_ns;
   sched_action *out;
   size_t n, capacity;
-  uint32_t admitted; /* id + 1 of the first one admitted */
-  uint32_t live;     /* entries of order */
+  uint32_t admitted;                  /* id + 1 of the first one admitted */
+  uint32_t live;                      /* entries of order */
   uint32_t order[SCHED_REQUESTS_MAX]; /* indices into view->requests, by (arrival, id) */
 } decision;
 
@@ -81,8 +83,9 @@ static bool is_over(const decision *d, const sched_request *r) {
   return r->cancelled || r->deadline_ns <= d->now_ns;
 }
 
-/* The view does not say which launch holds which rows. It can be told where only one launch has rows of this kind, and none of
- * anyone else: always so on a device with one launch at a time; otherwise the launch is left to end by itself. */
+/* The view does not say which launch holds which rows. It can be told where only one launch has
+ * rows of this kind, and none of anyone else: always so on a device with one launch at a time;
+ * otherwise the launch is left to end by itself. */
 static const sched_launch_view *launch_of_only(const decision *d, const sched_request *r) {
   const sched_launch_view *found = NULL;
   bool prompt = r->state == SCHED_PREFILL;
@@ -93,7 +96,8 @@ static const sched_launch_view *launch_of_only(const decision *d, const sched_re
     found = l;
   }
   if (!found) return NULL;
-  bool alone = prompt ? found->decode_rows == 0 : found->prompt_rows == 0 && found->decode_rows == 1;
+  bool alone =
+      prompt ? found->decode_rows == 0 : found->prompt_rows == 0 && found->decode_rows == 1;
   return alone ? found : NULL;
 }
 
@@ -169,7 +173,8 @@ static void launch(decision *d) {
     const sched_request *r = request_at(d, i);
     if (r->in_flight || is_over(d, r)) continue;
     if (r->state == SCHED_DECODE && decode_rows < v->decode_rows) decode_rows++;
-    if (r->state == SCHED_PREFILL && head.request == SCHED_NO_REQUEST && r->prompt_left && v->span_rows) {
+    if (r->state == SCHED_PREFILL && head.request == SCHED_NO_REQUEST && r->prompt_left &&
+        v->span_rows) {
       head.request = r->id;
       head.rows = r->prompt_left < v->span_rows ? r->prompt_left : v->span_rows;
     }

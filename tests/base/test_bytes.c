@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bytes.h. UTF-8 against a table made from the other side: every scalar value is encoded, which gives all good characters and all
- * their beginnings; then every string of up to three bytes and random ones of four are judged by both. */
+/* bytes.h. UTF-8 against a table made from the other side: every scalar value is encoded, which
+ * gives all good characters and all their beginnings; then every string of up to three bytes and
+ * random ones of four are judged by both. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,7 +104,9 @@ static void utf8_equals_the_table(void **state) {
   srand(9);
   for (int i = 0; i < 2000000; i++) { /* leads and continuations more often than chance has them */
     for (int j = 0; j < 8; j++)
-      p[j] = (unsigned char)(rand() % 3 ? 0x80 + rand() % 0x40 : rand() % 2 ? 0xE0 + rand() % 0x20 : rand());
+      p[j] = (unsigned char)(rand() % 3   ? 0x80 + rand() % 0x40
+                             : rand() % 2 ? 0xE0 + rand() % 0x20
+                                          : rand());
     assert_judged(p, (size_t)(rand() % 9));
     p[0] = (unsigned char)(0xEF + rand() % 7);
     assert_judged(p, 4);

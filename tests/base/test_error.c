@@ -52,7 +52,8 @@ static void a_cut_character_is_no_longer_one(void **state) {
     error_set(&err, TROIKA_FORMAT, "%s", text);
     size_t len = strlen(err.text);
     assert_int_equal(utf8_valid_prefix(err.text, len, NULL), len);
-    assert_true((strchr(err.text, '?') != NULL) == (before > TROIKA_ERROR_TEXT_MAX - 5 && before < TROIKA_ERROR_TEXT_MAX - 1));
+    assert_true((strchr(err.text, '?') != NULL) ==
+                (before > TROIKA_ERROR_TEXT_MAX - 5 && before < TROIKA_ERROR_TEXT_MAX - 1));
   }
 }
 

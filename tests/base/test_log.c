@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 
-enum { THREADS = 4, LINES = 200 };
+enum { THREADS = 4, LINES = 3000 };
 
 static FILE *file;
 static int stderr_before;
@@ -141,7 +141,7 @@ static void lines_of_threads_stay_whole(void **state) {
   int lines = 0;
   char *rest;
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-    int thread, number;
+    int thread = 0, number = 0;
     char *at = strstr(line, "thread ");
     if (!at || sscanf(at, "thread %d line %d", &thread, &number) != 2 || !strstr(at, " end"))
       fail_msg("broken line: %s", line);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* os.h and clock.h. os_cpus gets a folder with /sys files of its own, in both versions of cgroups. */
+/* os.h and clock.h. os_cpus gets a folder with /sys files of its own, in both versions of cgroups.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +51,8 @@ static int root_remove(void **state) {
   static const char *const paths[] = {"/file", "/empty", "/sys/fs/cgroup/cpu.max",
                                       "/sys/fs/cgroup/cpu/cpu.cfs_quota_us",
                                       "/sys/fs/cgroup/cpu/cpu.cfs_period_us"};
-  static const char *const folders[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup", "/sys/fs", "/sys", ""};
+  static const char *const folders[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup", "/sys/fs", "/sys",
+                                        ""};
   char name[PATH_MAX + 64];
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) put(paths[i], NULL);
   for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
@@ -66,7 +68,9 @@ static unsigned affinity(void) {
   return (unsigned)CPU_COUNT(&set);
 }
 
-static unsigned at_most(unsigned a, unsigned b) { return a < b ? a : b; }
+static unsigned at_most(unsigned a, unsigned b) {
+  return a < b ? a : b;
+}
 
 static void cpus_follow_quota_and_affinity(void **state) {
   (void)state;
@@ -82,9 +86,16 @@ static void cpus_follow_quota_and_affinity(void **state) {
   static const struct {
     const char *text;
     unsigned most;
-  } cases[] = {{"max 100000\n", UINT_MAX}, {"100000 100000\n", 1}, {"100001 100000\n", 2}, {"1000 100000\n", 1},
-               {"200000 100000\n", 2}, {"9900000 100000\n", 99}, {"", UINT_MAX}, {"rubbish\n", UINT_MAX},
-               {"0 100000\n", UINT_MAX}, {"100000 0\n", UINT_MAX}};
+  } cases[] = {{"max 100000\n", UINT_MAX},
+               {"100000 100000\n", 1},
+               {"100001 100000\n", 2},
+               {"1000 100000\n", 1},
+               {"200000 100000\n", 2},
+               {"9900000 100000\n", 99},
+               {"", UINT_MAX},
+               {"rubbish\n", UINT_MAX},
+               {"0 100000\n", UINT_MAX},
+               {"100000 0\n", UINT_MAX}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     put("/sys/fs/cgroup/cpu.max", cases[i].text); /* version 2 goes before version 1 */
     if (os_cpus(root) != at_most(all, cases[i].most))
@@ -171,8 +182,10 @@ static void futex_wakes_and_times_out(void **state) {
   int64_t time = clock_now(clock_real()) - begin;
   assert_true(time >= 1000000); /* a signal may end it early, not this early */
   assert_int_equal(pthread_create(&thread, NULL, waker, NULL), 0);
-  while (__atomic_load_n(&word, __ATOMIC_ACQUIRE) == 0) os_futex_wait(&word, 0, -1);
+  int waits = 0;
+  for (; __atomic_load_n(&word, __ATOMIC_ACQUIRE) == 0; waits++) os_futex_wait(&word, 0, -1);
   pthread_join(thread, NULL);
+  assert_true(waits < 100); /* it slept, it did not spin */
 }
 
 static void clocks_go_forward(void **state) {

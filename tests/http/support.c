@@ -23,7 +23,9 @@ typedef struct work {
   bool notified;
 } work;
 
-int64_t now_ns(void) { return clock_real_now(NULL); }
+int64_t now_ns(void) {
+  return clock_real_now(NULL);
+}
 
 static unsigned query_number(http_exchange *x, const char *name, unsigned missing) {
   bytes_view v = http_query(x, name);
@@ -165,7 +167,9 @@ void client_send_bytes(int fd, const void *data, size_t len) {
   }
 }
 
-void client_send(int fd, const char *text) { client_send_bytes(fd, text, strlen(text)); }
+void client_send(int fd, const char *text) {
+  client_send_bytes(fd, text, strlen(text));
+}
 
 const char *client_read(int fd, const char *until, int ms) {
   static char buffer[4 * 1024 * 1024];

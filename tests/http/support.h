@@ -21,8 +21,9 @@
  *  GET  /wait     no answer until the client is gone */
 typedef struct test_server {
   http_server *http;
-  atomic_int handled, threads, gone; /* requests handled; threads that still work; clients seen to go */
-  atomic_llong gone_ns;              /* when the last one was seen to go */
+  atomic_int handled, threads,
+      gone;             /* requests handled; threads that still work; clients seen to go */
+  atomic_llong gone_ns; /* when the last one was seen to go */
 } test_server;
 
 void server_start(test_server *s, const http_options *options); /* NULL: defaults */
@@ -31,7 +32,8 @@ void server_stop(test_server *s);
 int client_open(const test_server *s);
 void client_send(int fd, const char *text);
 void client_send_bytes(int fd, const void *data, size_t len);
-/* Reads until the peer closes, `until` has been seen (NULL: never) or ms are over; returns the bytes read in a static buffer. */
+/* Reads until the peer closes, `until` has been seen (NULL: never) or ms are over; returns the
+ * bytes read in a static buffer. */
 const char *client_read(int fd, const char *until, int ms);
 bool client_closed(int fd, int ms); /* the peer closed within ms */
 int count_of(const char *text, const char *what);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server over raw sockets: answers, limits, what smuggles, who is gone, stopping with connections alive. */
+/* The server over raw sockets: answers, limits, what smuggles, who is gone, stopping with
+ * connections alive. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ static const char *ask(const char *request) {
 }
 
 static void expect_start(const char *answer, const char *start) {
-  if (strncmp(answer, start, strlen(start))) fail_msg("wanted \"%s\", got \"%.300s\"", start, answer);
+  if (strncmp(answer, start, strlen(start)))
+    fail_msg("wanted \"%s\", got \"%.300s\"", start, answer);
 }
 
 static void test_answers(void **state) {
@@ -52,8 +54,10 @@ static void test_answers(void **state) {
 static void test_pipelining_and_keep_alive(void **state) {
   (void)state;
   int fd = client_open(&server);
-  client_send(fd, "GET /later HTTP/1.1\r\nHost: a\r\n\r\nPOST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
-                  "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
+  client_send(fd,
+              "GET /later HTTP/1.1\r\nHost: a\r\n\r\nPOST /echo HTTP/1.1\r\nHost: "
+              "a\r\nContent-Length: 3\r\n\r\nabc"
+              "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
   const char *a = client_read(fd, "\r\n\r\nnow", 2000);
   assert_int_equal(count_of(a, "HTTP/1.1 200"), 3);
   assert_true(strstr(a, "later") < strstr(a, "abc"));
@@ -63,13 +67,15 @@ static void test_pipelining_and_keep_alive(void **state) {
 static void test_chunked_body(void **state) {
   (void)state;
   int fd = client_open(&server);
-  client_send(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nA;x=y\r\n01234");
+  client_send(fd,
+              "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nA;x=y\r\n01234");
   usleep(20000);
   client_send(fd, "56789\r\n3\r\nabc\r\n0\r\nTrailer: t\r\n\r\n");
   const char *a = client_read(fd, "abc", 2000);
   assert_non_null(strstr(a, "\r\n\r\n0123456789abc"));
   close(fd);
-  a = ask("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n");
+  a = ask(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n");
   if (*a) expect_start(a, "HTTP/1.1 400");
 }
 
@@ -102,28 +108,34 @@ static void test_smuggling_is_refused(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     char request[512];
     int before = atomic_load(&server.handled);
-    snprintf(request, sizeof request,
-             "POST /echo HTTP/1.1\r\nHost: a\r\n%s\r\n0\r\n\r\nGET /now HTTP/1.1\r\nHost: a\r\n\r\n", bad[i]);
+    snprintf(
+        request, sizeof request,
+        "POST /echo HTTP/1.1\r\nHost: a\r\n%s\r\n0\r\n\r\nGET /now HTTP/1.1\r\nHost: a\r\n\r\n",
+        bad[i]);
     int fd = client_open(&server);
     client_send(fd, request);
     char answer[2048];
     snprintf(answer, sizeof answer, "%s", client_read(fd, NULL, 2000));
     if (strstr(answer, "HTTP/1.1 200") || strstr(answer, "HTTP/1.1 404"))
       fail_msg("smuggled by \"%s\": %s", bad[i], answer);
-    /* The library writes the head of its own 400 (a length that is no number) twice, and says 413 to a huge one. */
+    /* The library writes the head of its own 400 (a length that is no number) twice, and says 413
+     * to a huge one. */
     if (count_of(answer, "HTTP/1.1 4") < 1) fail_msg("no 400 for \"%s\": \"%s\"", bad[i], answer);
     if (!client_closed(fd, 2000)) fail_msg("still open after \"%s\"", bad[i]);
     assert_int_equal(atomic_load(&server.handled), before);
     close(fd);
   }
-  expect_start(ask("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), "HTTP/1.1 400");
+  expect_start(ask("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+               "HTTP/1.1 400");
   expect_start(ask("GET /now HTTP/1.1\r\n\r\n"), "HTTP/1.1 400");
 }
 
 static void test_unfolded_headers_are_taken(void **state) {
   (void)state;
-  const char *a = ask("POST /echo HTTP/1.1\r\nHost:a\r\nX-Empty:\r\nX-Blank:   \r\nX-Pad: \t v \t\r\nCookie: a=b; c=d\r\n"
-                      "Content-Length:  2\r\nX-Colon: a:b: c\r\n\r\nhi");
+  const char *a =
+      ask("POST /echo HTTP/1.1\r\nHost:a\r\nX-Empty:\r\nX-Blank:   \r\nX-Pad: \t v \t\r\nCookie: "
+          "a=b; c=d\r\n"
+          "Content-Length:  2\r\nX-Colon: a:b: c\r\n\r\nhi");
   expect_start(a, "HTTP/1.1 200");
 }
 
@@ -134,13 +146,16 @@ static void test_early_answer_closes(void **state) {
   expect_start(client_read(fd, "missing", 2000), "HTTP/1.1 404");
   close(fd);
   fd = client_open(&server);
-  client_send(fd, "POST /missing HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n");
+  client_send(
+      fd, "POST /missing HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n");
   const char *a = client_read(fd, "missing", 2000);
   assert_int_equal(count_of(a, "HTTP/1.1 100"), 0);
   close(fd);
   fd = client_open(&server);
   /* a body on a GET that is answered at once is not read as a second request */
-  client_send(fd, "GET /now HTTP/1.1\r\nHost: a\r\nContent-Length: 37\r\n\r\nGET /missing HTTP/1.1\r\nHost: a\r\n\r\n....");
+  client_send(fd,
+              "GET /now HTTP/1.1\r\nHost: a\r\nContent-Length: 37\r\n\r\nGET /missing "
+              "HTTP/1.1\r\nHost: a\r\n\r\n....");
   a = client_read(fd, NULL, 1000);
   assert_int_equal(count_of(a, "HTTP/1.1"), 1);
   close(fd);
@@ -195,7 +210,8 @@ static void test_slow_request_is_closed(void **state) {
   http_options_init(&o);
   o.request_time_s = 1;
   server_start(&impatient, &o);
-  int slow_header = client_open(&impatient), slow_body = client_open(&impatient), idle = client_open(&impatient);
+  int slow_header = client_open(&impatient), slow_body = client_open(&impatient),
+      idle = client_open(&impatient);
   client_send(slow_header, "GET /now HTTP/1.1\r\nHost: a\r\nX: ");
   client_send(slow_body, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n");
   int long_stream = client_open(&impatient);
@@ -208,7 +224,8 @@ static void test_slow_request_is_closed(void **state) {
   assert_true(client_closed(slow_header, 1500));
   assert_true(client_closed(slow_body, 1500));
   assert_true(client_closed(idle, 1500));
-  const char *a = client_read(long_stream, "0\r\n\r\n", 4000); /* an answer may take as long as it takes */
+  const char *a =
+      client_read(long_stream, "0\r\n\r\n", 4000); /* an answer may take as long as it takes */
   assert_int_equal(count_of(a, "\r\n1\r\nx"), 25);
   close(slow_header), close(slow_body), close(idle), close(long_stream);
   server_stop(&impatient);
@@ -294,10 +311,14 @@ static void test_stop_with_live_connections(void **state) {
     enum { N = 24 };
     int fds[N];
     static const char *const kinds[] = {
-        "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n", "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /hang HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /stream?n=100000&size=100 HTTP/1.1\r\nHost: a\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", "GET /now HT", "",
-        "GET /stream?n=1000&pause=1 HTTP/1.1\r\nHost: a\r\n\r\n", "GET /later HTTP/1.1\r\nHost: a\r\n\r\n"};
+        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf",
+        "GET /now HT",
+        "",
+        "GET /stream?n=1000&pause=1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /later HTTP/1.1\r\nHost: a\r\n\r\n"};
     for (int i = 0; i < N; i++) {
       fds[i] = client_open(&s);
       client_send(fds[i], kinds[i % 8]);

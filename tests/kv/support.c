@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each position of a sequence has a marker: a hash of salt and all tokens up to it, and in the lowest bit whether any of them was
- * generated. It is written into the page's memory where K and V would be, and read back through the tables at any later time: a
- * page that is given to two owners, shared with the wrong prefix or freed too early shows as a wrong marker. */
+/* Each position of a sequence has a marker: a hash of salt and all tokens up to it, and in the
+ * lowest bit whether any of them was generated. It is written into the page's memory where K and V
+ * would be, and read back through the tables at any later time: a page that is given to two owners,
+ * shared with the wrong prefix or freed too early shows as a wrong marker. */
 #include "kv/support.h"
 
 #include <stdio.h>
@@ -10,15 +11,22 @@
 
 enum { PAGE = 32 * 8, CONTEXT_MOST = 1024, SALTS = 3 };
 
-#define FULL(bytes) {.kind = KV_FULL, .page_tokens = 32, .layers = 1, .page_bytes = (bytes)}
+#define FULL(bytes) \
+  { .kind = KV_FULL, .page_tokens = 32, .layers = 1, .page_bytes = (bytes) }
 #define WINDOW(w, bytes) \
-  {.kind = KV_WINDOW, .page_tokens = 32, .window = (w), .layers = 1, .page_bytes = (bytes)}
+  { .kind = KV_WINDOW, .page_tokens = 32, .window = (w), .layers = 1, .page_bytes = (bytes) }
 
 const property_config property_configs[] = {
     {"full", {FULL(PAGE)}, 1, 6, 512, 40, 3},
     {"full and window", {FULL(PAGE), WINDOW(64, PAGE)}, 2, 6, 512, 40, 3},
     {"window", {WINDOW(100, PAGE)}, 1, 5, 512, 33, 3},
-    {"two and two", {WINDOW(31, PAGE), FULL(PAGE), WINDOW(200, 2 * PAGE), FULL(4 * PAGE)}, 4, 9, 800, 64, 2},
+    {"two and two",
+     {WINDOW(31, PAGE), FULL(PAGE), WINDOW(200, 2 * PAGE), FULL(4 * PAGE)},
+     4,
+     9,
+     800,
+     64,
+     2},
     {"one sequence's worth", {FULL(PAGE), WINDOW(96, PAGE)}, 2, 4, 300, 32, 1},
 };
 const int property_configs_n = sizeof property_configs / sizeof *property_configs;
@@ -52,11 +60,11 @@ static uint32_t roll(model *m, uint32_t below) {
   return (uint32_t)((m->random >> 32) % below);
 }
 
-#define MODEL_FAIL(m, ...)                                                                         \
-  do {                                                                                             \
-    print_error("%s, seed %llu, step %u: ", (m)->config->name, (unsigned long long)(m)->seed,     \
-                (m)->step);                                                                        \
-    fail_msg(__VA_ARGS__);                                                                         \
+#define MODEL_FAIL(m, ...)                                                                    \
+  do {                                                                                        \
+    print_error("%s, seed %llu, step %u: ", (m)->config->name, (unsigned long long)(m)->seed, \
+                (m)->step);                                                                   \
+    fail_msg(__VA_ARGS__);                                                                    \
   } while (0)
 
 kv *kv_open_for_test(const property_config *c) {
@@ -182,14 +190,17 @@ static void model_attach(model *m, model_sequence *s) {
       const uint64_t *at = i >= visible_from(m, s, g) ? cell(m, s, g, i) : NULL;
       if (!at) continue;
       if (found != UINT64_MAX && (*at ^ found) > 1) MODEL_FAIL(m, "groups differ at %u", i);
-      if (found != UINT64_MAX && *at != found && exact) MODEL_FAIL(m, "exact groups differ at %u", i);
+      if (found != UINT64_MAX && *at != found && exact)
+        MODEL_FAIL(m, "exact groups differ at %u", i);
       found = *at;
       generated = generated || (found & 1);
     }
     s->marker[i] = marker_after(s, i, generated);
-    if (found != UINT64_MAX && (found ^ s->marker[i]) > 1) MODEL_FAIL(m, "attached position %u is wrong", i);
+    if (found != UINT64_MAX && (found ^ s->marker[i]) > 1)
+      MODEL_FAIL(m, "attached position %u is wrong", i);
   }
-  if (got && generated != (cell_any(m, s, got - 1) & 1)) MODEL_FAIL(m, "the last position is not generated");
+  if (got && generated != (cell_any(m, s, got - 1) & 1))
+    MODEL_FAIL(m, "the last position is not generated");
   if (generated && exact) MODEL_FAIL(m, "an exact match holds generated tokens");
   m->counts.generated_attached += generated;
   read_some(m, s, 4);

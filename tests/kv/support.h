@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* support.h - random life for the KV room, beside a model that knows what every position must hold. */
+/* support.h - random life for the KV room, beside a model that knows what every position must hold.
+ */
 #ifndef TESTS_KV_SUPPORT_H
 #define TESTS_KV_SUPPORT_H
 

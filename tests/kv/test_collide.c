@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The prefix tree with keys of three bits, so that nearly all of them collide: matches must still be right, since a key only
- * finds the bucket. The file under test is compiled into this program; the linker then takes none from the library. */
+/* The prefix tree with keys of three bits, so that nearly all of them collide: matches must still
+ * be right, since a key only finds the bucket. The file under test is compiled into this program;
+ * the linker then takes none from the library. */
 #define KV_KEY_BITS 3
 #include "kv/prefix.c"
 

@@ -12,17 +12,19 @@ static void random_life(void **state) {
   for (int i = 0; i < property_configs_n; i++) {
     const property_config *c = &property_configs[i];
     property_counts n = property_run(c, seed + (uint64_t)i, steps, 512);
-    print_message("%s, seed %llu, %u steps: attached %llu tokens, %llu times generated ones, evicted in %llu steps, "
-                  "promised %llu, busy %llu, out of memory %llu, window moved %llu\n",
-                  c->name, (unsigned long long)seed + (unsigned long long)i, steps,
-                  (unsigned long long)n.attached_tokens, (unsigned long long)n.generated_attached,
-                  (unsigned long long)n.evicting, (unsigned long long)n.promises,
-                  (unsigned long long)n.busy, (unsigned long long)n.refused,
-                  (unsigned long long)n.released);
+    print_message(
+        "%s, seed %llu, %u steps: attached %llu tokens, %llu times generated ones, evicted in %llu "
+        "steps, "
+        "promised %llu, busy %llu, out of memory %llu, window moved %llu\n",
+        c->name, (unsigned long long)seed + (unsigned long long)i, steps,
+        (unsigned long long)n.attached_tokens, (unsigned long long)n.generated_attached,
+        (unsigned long long)n.evicting, (unsigned long long)n.promises, (unsigned long long)n.busy,
+        (unsigned long long)n.refused, (unsigned long long)n.released);
     /* A test that never meets what it is about proves nothing. */
     assert_true(n.attached_tokens > 1000 && n.generated_attached > 0 && n.evicting > 100 &&
                 n.promises > 100 && n.busy > 100 && n.refused > 0);
-    assert_true(c->groups[0].kind == KV_FULL && c->n_groups == 1 ? n.released == 0 : n.released > 100);
+    assert_true(c->groups[0].kind == KV_FULL && c->n_groups == 1 ? n.released == 0
+                                                                 : n.released > 100);
   }
 }
 

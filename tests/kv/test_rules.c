@@ -10,7 +10,10 @@ enum { PAGE = 64, N = 2048 };
 static int32_t tokens_a[N], tokens_b[N];
 
 static kv *open_kv(uint32_t window, uint32_t contexts, uint32_t context) {
-  property_config c = {.n_groups = window ? 2 : 1, .sequences = 8, .context = context, .ahead = 32,
+  property_config c = {.n_groups = window ? 2 : 1,
+                       .sequences = 8,
+                       .context = context,
+                       .ahead = 32,
                        .contexts = contexts};
   c.groups[0] = (kv_group){KV_FULL, 32, 0, 1, PAGE};
   c.groups[1] = (kv_group){KV_WINDOW, 32, window, 1, PAGE};
@@ -53,18 +56,18 @@ static uint32_t matched(const kv *k, uint64_t salt, const int32_t *tokens, uint3
 
 static void bytes_are_split_by_sequences(void **state) {
   (void)state;
-  /* Context 1024: 32 pages full; window 64 + ahead 32 are 3 pages + 1 = 4. One context is 36 pages of 64. */
+  /* Context 1024: 32 pages full; window 64 + ahead 32 are 3 pages + 1 = 4. One context is 36 pages
+   * of 64. */
   kv_group groups[2] = {{KV_FULL, 32, 0, 1, 64}, {KV_WINDOW, 32, 64, 1, 64}};
   static const struct {
     uint32_t pages, full, window;
   } cases[] = {
-      {36, 32, 4},     /* one context */
-      {39, 32, 4},     /* not even 8 of one page */
-      {63, 32, 24},    /* 8 sequences of 3 pages */
-      {64, 32, 32},    /* 8 sequences of 4 pages */
-      {71, 32, 32},
-      {72, 40, 32},    /* 8 of 5 pages, of which a window holds 4 */
-      {8 * 36, 256, 32}, /* 8 of 32 pages */
+      {36, 32, 4},                         /* one context */
+      {39, 32, 4},                         /* not even 8 of one page */
+      {63, 32, 24},                        /* 8 sequences of 3 pages */
+      {64, 32, 32},                        /* 8 sequences of 4 pages */
+      {71, 32, 32},          {72, 40, 32}, /* 8 of 5 pages, of which a window holds 4 */
+      {8 * 36, 256, 32},                   /* 8 of 32 pages */
       {8 * 36 * 3, 768, 96},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -127,7 +130,8 @@ static void a_match_leaves_one_token(void **state) {
   uint32_t s = compute(k, opened(k), tokens_a, 0, 100, true, 0, 100);
   assert_int_equal(matched(k, 0, tokens_a, 500, true), 96); /* also while it is open */
   kv_sequence_close(k, s);
-  static const uint32_t n[] = {0, 1, 32, 33, 64, 65, 96, 97, 500}, expect[] = {0, 0, 0, 32, 32, 64, 64, 96, 96};
+  static const uint32_t n[] = {0, 1, 32, 33, 64, 65, 96, 97, 500},
+                        expect[] = {0, 0, 0, 32, 32, 64, 64, 96, 96};
   for (int i = 0; i < 9; i++) assert_int_equal(matched(k, 0, tokens_a, n[i], true), expect[i]);
   assert_int_equal(stats_of(k, 0).cached, 3);
   kv_destroy(&k);
@@ -156,7 +160,8 @@ static void generated_tokens_are_not_exact(void **state) {
   kv_sequence_close(k, s);
   assert_int_equal(matched(k, 0, tokens_a, 400, true), 64);
   assert_int_equal(matched(k, 0, tokens_a, 400, false), 160);
-  /* The next turn attaches all of it; what it computes after is not exact either, though it is prompt. */
+  /* The next turn attaches all of it; what it computes after is not exact either, though it is
+   * prompt. */
   kv_ref ref;
   s = opened(k);
   kv_match(k, 0, tokens_a, 300, false, &ref);
@@ -185,12 +190,15 @@ static void a_window_must_be_covered(void **state) {
   }
   kv_publish(k, s, 0, tokens_a, 320, 320);
   kv_sequence_close(k, s);
-  /* Only pages 8 and 9 of the window group are held: position 320 needs [256, 320), position 288 [224, 288). */
+  /* Only pages 8 and 9 of the window group are held: position 320 needs [256, 320), position 288
+   * [224, 288). */
   assert_int_equal(matched(k, 0, tokens_a, 321, true), 320);
   assert_int_equal(matched(k, 0, tokens_a, 320, true), 0);
-  /* Another one publishes as it goes: every prefix is covered while its window pages stay cached. */
+  /* Another one publishes as it goes: every prefix is covered while its window pages stay cached.
+   */
   s = compute(k, opened(k), tokens_a, 0, 200, true, 0, 200);
-  for (uint32_t n = 33; n <= 200; n += 32) assert_int_equal(matched(k, 0, tokens_a, n, true), n - 1);
+  for (uint32_t n = 33; n <= 200; n += 32)
+    assert_int_equal(matched(k, 0, tokens_a, n, true), n - 1);
   assert_int_equal(matched(k, 0, tokens_a, 300, true), 192);
   kv_ref ref;
   uint32_t t = opened(k);
@@ -230,13 +238,15 @@ static void promises_are_kept(void **state) {
   assert_int_equal(stats_of(k, 0).promisable, 12);
   assert_int_equal(kv_sequence_promise(k, b, 12 * 32 + 1), TROIKA_BUSY);
   assert_int_equal(kv_sequence_promise(k, b, 10 * 32), TROIKA_OK);
-  assert_int_equal(kv_sequence_extend(k, c, 0, 3 * 32), TROIKA_NO_MEMORY); /* 2 are left to one without a promise */
+  assert_int_equal(kv_sequence_extend(k, c, 0, 3 * 32),
+                   TROIKA_NO_MEMORY); /* 2 are left to one without a promise */
   assert_int_equal(stats_of(k, 0).free, 32);
   assert_int_equal(kv_sequence_extend(k, c, 0, 2 * 32), TROIKA_OK);
   compute(k, a, tokens_a, 0, 20 * 32, true, 0, N);
   compute(k, b, tokens_b, 0, 10 * 32, true, 0, N);
   assert_int_equal(stats_of(k, 0).free, 0);
-  /* Shared pages of the full group are paid for once: d needs 5 pages of its own, for which c must go. */
+  /* Shared pages of the full group are paid for once: d needs 5 pages of its own, for which c must
+   * go. */
   kv_ref ref;
   uint32_t d = opened(k);
   kv_match(k, 0, tokens_b, 15 * 32, true, &ref);
@@ -290,8 +300,8 @@ static void the_oldest_suffix_goes_first(void **state) {
   kv_destroy(&k);
 }
 
-/* Two compute the same prefix at once. The second goes on below the first one's pages; when those are evicted while it still
- * runs, it publishes its own. */
+/* Two compute the same prefix at once. The second goes on below the first one's pages; when those
+ * are evicted while it still runs, it publishes its own. */
 static void the_same_prefix_twice(void **state) {
   (void)state;
   kv *k = open_kv(0, 1, 1024); /* 32 pages */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample.c against a naive sampler in float64: sort everything, filter, normalise. Each draw must be the token that the
- * naive cumulative distribution has at the same random number, and the counts of many draws must fit it. */
+/* sample.c against a naive sampler in float64: sort everything, filter, normalise. Each draw must
+ * be the token that the naive cumulative distribution has at the same random number, and the counts
+ * of many draws must fit it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,9 @@ static uint64_t random_next(void) { /* splitmix64 */
   return z ^ z >> 31;
 }
 
-static double random_unit(void) { return (double)(random_next() >> 11) * 0x1p-53; }
+static double random_unit(void) {
+  return (double)(random_next() >> 11) * 0x1p-53;
+}
 
 static float random_normal(float scale) {
   double sum = 0;
@@ -67,7 +70,8 @@ static uint32_t naive_distribution(const sample_params *p, const float *logits, 
     if (logits[i] > -INFINITY) t[n++] = (naive_token){(double)logits[i], 0, i};
   qsort(t, n, sizeof *t, naive_order);
   if (p->top_k && p->top_k < n) n = p->top_k;
-  for (uint32_t i = 0; i < n; i++) sum += t[i].p = exp((t[i].logit - t[0].logit) / (double)p->temperature);
+  for (uint32_t i = 0; i < n; i++)
+    sum += t[i].p = exp((t[i].logit - t[0].logit) / (double)p->temperature);
   for (uint32_t i = 0; i < n; i++) t[i].p /= sum;
   while (kept < n && t[kept].p >= (double)p->min_p * t[0].p) {
     total += t[kept++].p;
@@ -91,8 +95,8 @@ static void philox_vectors(void **state) {
   static const uint32_t cases[3][10] = {
       {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
       {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-      {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb,
-       0x5001e420, 0x24126ea1}};
+      {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09,
+       0x94fdcceb, 0x5001e420, 0x24126ea1}};
   for (int i = 0; i < 3; i++) {
     uint32_t out[4];
     sample_philox(cases[i], cases[i] + 4, out);
@@ -107,7 +111,8 @@ static int32_t pick(const sample_params *p, const float *logits, uint32_t vocab,
   float *copy = malloc(vocab * sizeof *copy);
   sample_result result = {.token = -7};
   memcpy(copy, logits, vocab * sizeof *copy);
-  assert_int_equal(sample_token(p, &history_empty, position, copy, vocab, NULL, scratch, &result), 0);
+  assert_int_equal(sample_token(p, &history_empty, position, copy, vocab, NULL, scratch, &result),
+                   0);
   free(copy);
   assert_in_range(result.token, 0, vocab - 1);
   return result.token;
@@ -123,7 +128,8 @@ static void greedy_is_the_first_best(void **state) {
     void *scratch = scratch_of(n);
     float *x = malloc(n * sizeof *x);
     for (int round = 0; round < 50; round++) {
-      for (uint32_t i = 0; i < n; i++) x[i] = -floorf((float)random_unit() * 40) / 4; /* many ties */
+      for (uint32_t i = 0; i < n; i++)
+        x[i] = -floorf((float)random_unit() * 40) / 4; /* many ties */
       uint32_t best = 0;
       for (uint32_t i = 1; i < n; i++)
         if (x[i] > x[best]) best = i;
@@ -186,6 +192,8 @@ static const sample_params combos[] = {
     {.temperature = 1e30f, .top_p = 1},
     {.temperature = 1, .top_p = 1e-9f},
     {.temperature = 1, .top_p = 1, .min_p = 1},
+    {.temperature = 2, .top_p = 1, .min_p = 0.01f},
+    {.temperature = 1.5f, .top_p = 0.999f, .min_p = 0.0005f},
 };
 enum { COMBOS = sizeof combos / sizeof *combos };
 
@@ -202,23 +210,25 @@ static void fill_logits(float *x, uint32_t n, int shape) {
   if (shape == 3) x[0] = 1;
 }
 
-/* The naive cumulative sum just before and at the token that was drawn must enclose u. Whether the last token is kept may hang on the
- * last bit of a sum: its share is tolerated. */
+/* The naive cumulative sum just before and at the token that was drawn must enclose u. Whether the
+ * last token is kept may hang on the last bit of a sum: its share is tolerated. */
 static void assert_draw(const sample_params *p, const naive_token *t, uint32_t kept, double u,
                         int32_t token, const char *what) {
-  double below = 0, slack = 1e-5 + (kept > 1000 ? 1.0 / kept : 0); /* the last has 1 / kept at most */
+  double below = 0,
+         slack = 1e-5 + (kept > 1000 ? 1.0 / kept : 0); /* the last has 1 / kept at most */
   for (uint32_t i = 0; i < kept; i++) {
     if (t[i].id == (uint32_t)token) {
       if (u < below - slack || u > below + t[i].p + slack)
-        fail_msg("%s: u %.9f drew token %d at %.9f + %.9f (temperature %g top_p %g min_p %g top_k %u)",
-                 what, u, token, below, t[i].p, (double)p->temperature, (double)p->top_p,
-                 (double)p->min_p, p->top_k);
+        fail_msg(
+            "%s: u %.9f drew token %d at %.9f + %.9f (temperature %g top_p %g min_p %g top_k %u)",
+            what, u, token, below, t[i].p, (double)p->temperature, (double)p->top_p,
+            (double)p->min_p, p->top_k);
       return;
     }
     below += t[i].p;
   }
-  fail_msg("%s: token %d is not among the %u kept (temperature %g top_p %g min_p %g top_k %u)", what,
-           token, kept, (double)p->temperature, (double)p->top_p, (double)p->min_p, p->top_k);
+  fail_msg("%s: token %d is not among the %u kept (temperature %g top_p %g min_p %g top_k %u)",
+           what, token, kept, (double)p->temperature, (double)p->top_p, (double)p->min_p, p->top_k);
 }
 
 static void draws_equal_the_naive_ones(void **state) {
@@ -235,7 +245,8 @@ static void draws_equal_the_naive_ones(void **state) {
         char what[64];
         p.repeat_penalty = 1;
         p.seed = random_next();
-        snprintf(what, sizeof what, "vocab %u shape %d seed %llu", n, shape, (unsigned long long)p.seed);
+        snprintf(what, sizeof what, "vocab %u shape %d seed %llu", n, shape,
+                 (unsigned long long)p.seed);
         fill_logits(x, n, shape);
         uint32_t kept = naive_distribution(&p, x, n, t);
         for (uint32_t d = 0; d < draws; d++) {
@@ -249,7 +260,8 @@ static void draws_equal_the_naive_ones(void **state) {
   }
 }
 
-/* Chi-square: bins of at least 8 expected draws. df + 5 sqrt(2 df) + 8 is beyond the 1e-6 quantile. */
+/* Chi-square: bins of at least 8 expected draws. df + 5 sqrt(2 df) + 8 is beyond the 1e-6 quantile.
+ */
 static void counts_fit_the_probabilities(void **state) {
   (void)state;
   enum { N = 60, DRAWS = 40000 };
@@ -277,7 +289,8 @@ static void counts_fit_the_probabilities(void **state) {
     }
     assert_int_equal(drawn, DRAWS); /* nothing outside the kept ones */
     double df = bins > 1 ? bins - 1 : 1;
-    if (chi > df + 5 * sqrt(2 * df) + 8) fail_msg("combo %d: chi-square %g with %g degrees", c, chi, df);
+    if (chi > df + 5 * sqrt(2 * df) + 8)
+      fail_msg("combo %d: chi-square %g with %g degrees", c, chi, df);
   }
   free(scratch);
 }
@@ -290,7 +303,8 @@ static void seed_choice_and_position_matter(void **state) {
   sample_params p = params_default();
   fill_logits(x, N, 2);
   x[N / 2] = -20;
-  static const uint64_t seeds[] = {0, 1, 1ull << 32, 1ull << 53, (1ull << 53) + 1, ~0ull, ~0ull - 1};
+  static const uint64_t seeds[] = {0,     1,        1ull << 32, 1ull << 53, (1ull << 53) + 1,
+                                   ~0ull, ~0ull - 1};
   enum { SEEDS = sizeof seeds / sizeof *seeds };
   int32_t drawn[SEEDS][2][64];
   for (int s = 0; s < SEEDS; s++)
@@ -312,7 +326,8 @@ static void seed_choice_and_position_matter(void **state) {
 static void naive_changes(const sample_params *p, const sample_history *h, double *x, uint32_t n) {
   for (uint32_t i = 0; i < p->bias_n; i++)
     if (p->bias[i].token >= 0 && (uint32_t)p->bias[i].token < n)
-      x[p->bias[i].token] = p->bias[i].bias <= -100 ? -(double)INFINITY : x[p->bias[i].token] + (double)p->bias[i].bias;
+      x[p->bias[i].token] = p->bias[i].bias <= -100 ? -(double)INFINITY
+                                                    : x[p->bias[i].token] + (double)p->bias[i].bias;
   for (uint32_t id = 0; id < n; id++) {
     uint32_t recent = 0, answered = 0;
     for (uint32_t i = 0; i < h->n; i++) {
@@ -320,7 +335,8 @@ static void naive_changes(const sample_params *p, const sample_history *h, doubl
       recent += i + p->repeat_last >= h->n;
       answered += i >= h->prompt_n;
     }
-    if (recent) x[id] = x[id] > 0 ? x[id] / (double)p->repeat_penalty : x[id] * (double)p->repeat_penalty;
+    if (recent)
+      x[id] = x[id] > 0 ? x[id] / (double)p->repeat_penalty : x[id] * (double)p->repeat_penalty;
     if (answered) x[id] -= answered * (double)p->frequency_penalty + (double)p->presence_penalty;
   }
 }
@@ -338,7 +354,8 @@ static void changes_and_logprobs_equal_the_naive_ones(void **state) {
     sample_params p = params_default();
     sample_history h = {tokens, (uint32_t)(random_next() % (HISTORY + 1)), 0};
     h.prompt_n = (uint32_t)(random_next() % (h.n + 1));
-    for (int i = 0; i < HISTORY; i++) tokens[i] = (int32_t)(random_next() % (N + 3)) - 1; /* some outside */
+    for (int i = 0; i < HISTORY; i++)
+      tokens[i] = (int32_t)(random_next() % (N + 3)) - 1; /* some outside */
     for (int i = 0; i < 10; i++)
       bias[i] = (troika_token_bias){(int32_t)(random_next() % (N + 3)) - 1,
                                     random_unit() < 0.3 ? -100 : random_normal(4)};
@@ -358,7 +375,8 @@ static void changes_and_logprobs_equal_the_naive_ones(void **state) {
     naive_changes(&p, &h, changed, N);
     assert_int_equal(sample_token(&p, &h, 3, x, N, NULL, scratch, &result), 0);
     for (int i = 0; i < N; i++)
-      if (!((double)x[i] == changed[i] || fabs((double)x[i] - changed[i]) <= 1e-5 * (1 + fabs(changed[i]))))
+      if (!((double)x[i] == changed[i] ||
+            fabs((double)x[i] - changed[i]) <= 1e-5 * (1 + fabs(changed[i]))))
         fail_msg("round %d: logit %d is %g, expected %g", round, i, (double)x[i], changed[i]);
     naive_token t[N];
     if (p.temperature > 0) {
@@ -380,6 +398,21 @@ static void changes_and_logprobs_equal_the_naive_ones(void **state) {
   free(scratch);
 }
 
+static void few_tokens_have_few_best(void **state) {
+  (void)state;
+  float x[3] = {1, -INFINITY, 2};
+  void *scratch = scratch_of(3);
+  sample_result result;
+  sample_params p = params_default();
+  p.logprobs = true;
+  p.top_logprobs = TROIKA_TOP_MAX;
+  assert_int_equal(sample_token(&p, &history_empty, 0, x, 3, NULL, scratch, &result), 0);
+  assert_int_equal(result.top_n, 2); /* -Inf is no log-probability to report */
+  assert_int_equal(result.top[0].token, 2);
+  assert_int_equal(result.top[1].token, 0);
+  free(scratch);
+}
+
 static void forbidding_all_is_refused(void **state) {
   (void)state;
   float x[2] = {1, 2};
@@ -395,7 +428,8 @@ static void forbidding_all_is_refused(void **state) {
     assert_int_equal(result.token, 1);
   }
   p.bias_n = 2;
-  assert_int_equal(sample_token(&p, &history_empty, 0, x, 2, NULL, scratch, &result), TROIKA_NUMERIC);
+  assert_int_equal(sample_token(&p, &history_empty, 0, x, 2, NULL, scratch, &result),
+                   TROIKA_NUMERIC);
   free(scratch);
 }
 
@@ -430,14 +464,16 @@ static void kernels_change_no_token(void **state) {
     p.logprobs = true;
     fill_logits(x, N, 0);
     int32_t expected = pick(&p, x, N, (uint32_t)c, scratch);
-    assert_int_equal(sample_token(&p, &history_empty, (uint32_t)c, x, N, &kernels, scratch, &result), 0);
+    assert_int_equal(
+        sample_token(&p, &history_empty, (uint32_t)c, x, N, &kernels, scratch, &result), 0);
     assert_int_equal(result.token, expected);
   }
   assert_true(test_max_calls_n >= COMBOS && test_sum_calls_n == COMBOS);
   x[5] = NAN;
   sample_params p = params_default();
   sample_result result;
-  assert_int_equal(sample_token(&p, &history_empty, 0, x, N, &kernels, scratch, &result), TROIKA_NUMERIC);
+  assert_int_equal(sample_token(&p, &history_empty, 0, x, N, &kernels, scratch, &result),
+                   TROIKA_NUMERIC);
   free(scratch);
 }
 
@@ -460,7 +496,8 @@ static void big_vocabulary(void **state) {
       for (uint32_t i = 0; i < ROUNDS; i++) {
         sample_result result;
         int64_t begin = clock_real_now(NULL);
-        assert_int_equal(sample_token(&p, &history_empty, i, x, VOCAB_BIG, NULL, scratch, &result), 0);
+        assert_int_equal(sample_token(&p, &history_empty, i, x, VOCAB_BIG, NULL, scratch, &result),
+                         0);
         int64_t time = clock_real_now(NULL) - begin;
         if (time < best) best = time;
         if (c >= 0) assert_draw(&p, t, kept, uniform_of(&p, i), result.token, "big");
@@ -484,6 +521,7 @@ int main(void) {
       cmocka_unit_test(counts_fit_the_probabilities),
       cmocka_unit_test(seed_choice_and_position_matter),
       cmocka_unit_test(changes_and_logprobs_equal_the_naive_ones),
+      cmocka_unit_test(few_tokens_have_few_best),
       cmocka_unit_test(forbidding_all_is_refused),
       cmocka_unit_test(kernels_change_no_token),
       cmocka_unit_test(big_vocabulary),

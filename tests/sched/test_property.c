@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random views: what must hold for any decision, and replay and permutation. Another seed: test_sched_property SEED. */
+/* Random views: what must hold for any decision, and replay and permutation. Another seed:
+ * test_sched_property SEED. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -24,9 +25,9 @@ static uint32_t roll(uint32_t below) {
   return (uint32_t)((z ^ z >> 31) >> 32) % below;
 }
 
-#define HOLDS(condition)                                                                  \
-  do {                                                                                    \
-    if (!(condition))                                                                     \
+#define HOLDS(condition)                                                                     \
+  do {                                                                                       \
+    if (!(condition))                                                                        \
       fail_msg("seed %llu, view %u: %s", (unsigned long long)seed, view_number, #condition); \
   } while (0)
 
@@ -42,8 +43,12 @@ static void scene_invent(scene *s) {
   uint32_t n = sizes[roll(5)], crowd = 1 + roll(40);
   memset(s, 0, sizeof *s);
   s->now_ns = roll(1000);
-  s->view = (sched_view){.requests = s->requests, .launches = s->launches, .places = roll(12),
-                         .queue_max = roll(20), .span_rows = 1 + roll(256), .decode_rows = 1 + roll(10),
+  s->view = (sched_view){.requests = s->requests,
+                         .launches = s->launches,
+                         .places = roll(12),
+                         .queue_max = roll(20),
+                         .span_rows = 1 + roll(256),
+                         .decode_rows = 1 + roll(10),
                          .launches_max = 1 + roll(3)};
   for (int g = 0; g < 4; g++) {
     s->view.pages_total[g] = g < 2 ? 10 + roll(100) : roll(2) * 50;
@@ -51,11 +56,13 @@ static void scene_invent(scene *s) {
   }
   s->view.n_launches = roll(s->view.launches_max + 1);
   for (uint32_t i = 0; i < s->view.n_launches; i++)
-    s->launches[i] = (sched_launch_view){.id = 100 + i, .stopping = (uint8_t)(roll(4) == 0),
-                                         .prompt_rows = roll(2) * roll(100), .decode_rows = roll(3)};
+    s->launches[i] = (sched_launch_view){.id = 100 + i,
+                                         .stopping = (uint8_t)(roll(4) == 0),
+                                         .prompt_rows = roll(2) * roll(100),
+                                         .decode_rows = roll(3)};
   for (uint32_t i = 0; i < n; i++) {
     sched_request *r = &s->requests[i];
-    r->id = i * 3 + roll(3); /* unique */
+    r->id = i * 3 + roll(3);     /* unique */
     r->arrival_ns = roll(crowd); /* many at one time */
     r->deadline_ns = roll(3) ? INT64_MAX : (int64_t)roll(2000);
     r->state = (uint8_t)roll(4);
@@ -97,16 +104,20 @@ static bool never_fits(const scene *s, const sched_request *r) {
   return false;
 }
 
-/* Everything about ends, admissions and refusals. `whole`: all actions had room. */
-static uint32_t check_queue(const scene *s, const sched_action *a, size_t n) {
+/* Everything about ends, admissions and refusals; the number admitted. *at_once: the policy must
+ * ask to be called again now. */
+static uint32_t check_queue(const scene *s, const sched_action *a, size_t n, bool *at_once) {
   uint32_t running = 0, waiting = 0, admitted = 0, pages[4];
+  bool ending = false;
   memcpy(pages, s->view.pages_free, sizeof pages);
   for (uint32_t i = 0; i < s->view.n_requests; i++) {
     const sched_request *r = &s->requests[i];
     const sched_action *expire = action_on(a, n, SCHED_EXPIRE, r->id);
     HOLDS((expire != NULL) == (r->state != SCHED_ENDED && over(s, r) && !r->in_flight));
-    if (expire) HOLDS(expire->reason == (r->cancelled ? SCHED_REASON_CANCELLED : SCHED_REASON_DEADLINE));
+    if (expire)
+      HOLDS(expire->reason == (r->cancelled ? SCHED_REASON_CANCELLED : SCHED_REASON_DEADLINE));
     running += (r->state == SCHED_PREFILL || r->state == SCHED_DECODE) && !expire;
+    ending = ending || (expire && r->state != SCHED_QUEUED);
   }
   for (size_t i = 0; i < n; i++) {
     if (a[i].kind != SCHED_ADMIT && a[i].kind != SCHED_REFUSE) continue;
@@ -147,6 +158,7 @@ static uint32_t check_queue(const scene *s, const sched_action *a, size_t n) {
     for (int g = 0; g < 4; g++) page_missing = page_missing || head->need[g] > pages[g];
     HOLDS(running >= s->view.places || page_missing);
   }
+  *at_once = admitted || (ending && waiting); /* those who end may leave pages for those who wait */
   return admitted;
 }
 
@@ -196,7 +208,8 @@ static void check_stops(const scene *s, const sched_action *a, size_t n) {
     HOLDS(l->prompt_rows ? l->decode_rows == 0 : l->decode_rows == 1); /* one request's rows */
     for (uint32_t j = 0; j < s->view.n_requests; j++) {
       const sched_request *r = &s->requests[j];
-      someone = someone || (r->in_flight && over(s, r) && r->state == (l->prompt_rows ? SCHED_PREFILL : SCHED_DECODE));
+      someone = someone || (r->in_flight && over(s, r) &&
+                            r->state == (l->prompt_rows ? SCHED_PREFILL : SCHED_DECODE));
     }
     HOLDS(someone);
   }
@@ -236,11 +249,13 @@ static void random_views(void **state) {
     memset(again, 0, sizeof again);
     size_t n = sched_decide(&s.view, &memory, s.now_ns, first, ACTIONS_MOST, &wake);
     for (size_t i = 0; i < n; i++) seen[first[i].kind]++;
-    uint32_t admitted = check_queue(&s, first, n);
+    bool at_once;
+    uint32_t admitted = check_queue(&s, first, n, &at_once);
     check_stops(&s, first, n);
-    check_wake(&s, wake, admitted > 0);
+    check_wake(&s, wake, at_once);
     if (admitted)
-      for (size_t i = 0; i < n; i++) HOLDS(first[i].kind != SCHED_LAUNCH && first[i].kind != SCHED_JOIN);
+      for (size_t i = 0; i < n; i++)
+        HOLDS(first[i].kind != SCHED_LAUNCH && first[i].kind != SCHED_JOIN);
     else
       check_launch(&s, first, n);
     /* Again with another order of the array: the same. */
@@ -262,9 +277,10 @@ static void random_views(void **state) {
     HOLDS(m <= capacity && again[capacity].kind == 0xEE);
     if (n) HOLDS(wake_again == s.now_ns);
   }
-  print_message("seed %llu, %u views: %u expire, %u refuse, %u admit, %u launch, %u join, %u stop\n",
-                (unsigned long long)seed, VIEWS, seen[SCHED_EXPIRE], seen[SCHED_REFUSE],
-                seen[SCHED_ADMIT], seen[SCHED_LAUNCH], seen[SCHED_JOIN], seen[SCHED_STOP]);
+  print_message(
+      "seed %llu, %u views: %u expire, %u refuse, %u admit, %u launch, %u join, %u stop\n",
+      (unsigned long long)seed, VIEWS, seen[SCHED_EXPIRE], seen[SCHED_REFUSE], seen[SCHED_ADMIT],
+      seen[SCHED_LAUNCH], seen[SCHED_JOIN], seen[SCHED_STOP]);
   assert_true(seen[SCHED_EXPIRE] > 1000 && seen[SCHED_REFUSE] > 1000 && seen[SCHED_ADMIT] > 1000 &&
               seen[SCHED_LAUNCH] > 1000 && seen[SCHED_JOIN] > 1000 && seen[SCHED_STOP] > 100);
 }

@@ -9,4 +9,6 @@
 #define TILE_ROWS(vectors) ((vectors) == 1 ? 8 : 4)
 #include "kernel/x86/attn_prompt.inc"
 
-void attn_avx512bf16_fill(kernel_table *table) { table->attn[KERNEL_PROMPT] = attn_prompt; }
+void attn_avx512bf16_fill(kernel_table *table) {
+  table->attn[KERNEL_PROMPT] = attn_prompt;
+}

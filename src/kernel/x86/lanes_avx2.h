@@ -25,8 +25,12 @@ enum { V_PARTS = 2, V_PART_LANES = 8 };
 #define V_EACH2(op, a, b) ((v16){op((a).lo, (b).lo), op((a).hi, (b).hi)})
 #define V_EACH3(op, a, b, c) ((v16){op((a).lo, (b).lo, (c).lo), op((a).hi, (b).hi, (c).hi)})
 
-static inline v16 v_zero(void) { return (v16){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-static inline v16 v_set(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+static inline v16 v_zero(void) {
+  return (v16){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+static inline v16 v_set(float x) {
+  return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
 static inline v16 v_load(const float *p) {
   return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
@@ -35,14 +39,30 @@ static inline void v_store(float *p, v16 a) {
   _mm256_storeu_ps(p + 8, a.hi);
 }
 
-static inline v16 v_fma(v16 a, v16 b, v16 c) { return V_EACH3(_mm256_fmadd_ps, a, b, c); }
-static inline v16 v_fms(v16 a, v16 b, v16 c) { return V_EACH3(_mm256_fmsub_ps, a, b, c); }
-static inline v16 v_add(v16 a, v16 b) { return V_EACH2(_mm256_add_ps, a, b); }
-static inline v16 v_sub(v16 a, v16 b) { return V_EACH2(_mm256_sub_ps, a, b); }
-static inline v16 v_mul(v16 a, v16 b) { return V_EACH2(_mm256_mul_ps, a, b); }
-static inline v16 v_div(v16 a, v16 b) { return V_EACH2(_mm256_div_ps, a, b); }
-static inline v16 v_neg(v16 a) { return V_EACH2(_mm256_xor_ps, a, v_set(-0.0f)); }
-static inline v16 v_max(v16 a, v16 b) { return V_EACH2(_mm256_max_ps, b, a); } /* b > a ? b : a */
+static inline v16 v_fma(v16 a, v16 b, v16 c) {
+  return V_EACH3(_mm256_fmadd_ps, a, b, c);
+}
+static inline v16 v_fms(v16 a, v16 b, v16 c) {
+  return V_EACH3(_mm256_fmsub_ps, a, b, c);
+}
+static inline v16 v_add(v16 a, v16 b) {
+  return V_EACH2(_mm256_add_ps, a, b);
+}
+static inline v16 v_sub(v16 a, v16 b) {
+  return V_EACH2(_mm256_sub_ps, a, b);
+}
+static inline v16 v_mul(v16 a, v16 b) {
+  return V_EACH2(_mm256_mul_ps, a, b);
+}
+static inline v16 v_div(v16 a, v16 b) {
+  return V_EACH2(_mm256_div_ps, a, b);
+}
+static inline v16 v_neg(v16 a) {
+  return V_EACH2(_mm256_xor_ps, a, v_set(-0.0f));
+}
+static inline v16 v_max(v16 a, v16 b) {
+  return V_EACH2(_mm256_max_ps, b, a);
+} /* b > a ? b : a */
 
 static inline __m256 m_part_between(__m256i first, __m256i end, __m256i at) {
   __m256i early = _mm256_cmpgt_epi32(first, at);
@@ -62,11 +82,21 @@ static inline m16 m_between(int32_t first, int32_t end, int32_t t) {
   __m256i hi = _mm256_add_epi32(lo, _mm256_set1_epi32(8));
   return (m16){m_part_between(from, to, lo), m_part_between(from, to, hi)};
 }
-static inline m16 m_first(uint32_t n) { return m_between(0, n < 16 ? (int32_t)n : 16, 0); }
-static inline __m256 m_part_nan(__m256 a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
-static inline m16 m_nan(v16 a) { return V_EACH(m_part_nan, a); }
-static inline m16 m_or(m16 a, m16 b) { return V_EACH2(_mm256_or_ps, a, b); }
-static inline int m_any(m16 m) { return _mm256_movemask_ps(_mm256_or_ps(m.lo, m.hi)) != 0; }
+static inline m16 m_first(uint32_t n) {
+  return m_between(0, n < 16 ? (int32_t)n : 16, 0);
+}
+static inline __m256 m_part_nan(__m256 a) {
+  return _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+}
+static inline m16 m_nan(v16 a) {
+  return V_EACH(m_part_nan, a);
+}
+static inline m16 m_or(m16 a, m16 b) {
+  return V_EACH2(_mm256_or_ps, a, b);
+}
+static inline int m_any(m16 m) {
+  return _mm256_movemask_ps(_mm256_or_ps(m.lo, m.hi)) != 0;
+}
 static inline v16 v_select(m16 m, v16 yes, v16 no) {
   return V_EACH3(_mm256_blendv_ps, no, yes, m);
 }
@@ -83,12 +113,18 @@ static inline void v_store_n(float *p, v16 a, uint32_t n) {
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), a.hi);
 }
 
-static inline v_part v_part_zero(void) { return _mm256_setzero_ps(); }
-static inline v_part v_part_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline v_part v_part_zero(void) {
+  return _mm256_setzero_ps();
+}
+static inline v_part v_part_load(const float *p) {
+  return _mm256_loadu_ps(p);
+}
 static inline v_part v_part_f16(const uint16_t *p) {
   return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-static inline v_part v_part_fma(v_part a, v_part b, v_part c) { return _mm256_fmadd_ps(a, b, c); }
+static inline v_part v_part_fma(v_part a, v_part b, v_part c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
 static inline void v_part_put(v16 *a, int part, v_part value) {
   if (part == 0) {
     a->lo = value;
@@ -97,7 +133,9 @@ static inline void v_part_put(v16 *a, int part, v_part value) {
   }
 }
 
-static inline v16 v_load_f16(const uint16_t *p) { return (v16){v_part_f16(p), v_part_f16(p + 8)}; }
+static inline v16 v_load_f16(const uint16_t *p) {
+  return (v16){v_part_f16(p), v_part_f16(p + 8)};
+}
 static inline void v_part_store_f16(uint16_t *p, __m256 a) {
   a = _mm256_min_ps(_mm256_set1_ps(65504.0f), a);
   a = _mm256_max_ps(_mm256_set1_ps(-65504.0f), a);
@@ -125,14 +163,18 @@ static inline __m256 v_part_bf16(__m256 a) {
   small = _mm256_and_si256(small, _mm256_set1_epi32(INT32_MAX));
   return _mm256_andnot_ps(_mm256_castsi256_ps(small), up);
 }
-static inline v16 v_bf16(v16 a) { return V_EACH(v_part_bf16, a); }
+static inline v16 v_bf16(v16 a) {
+  return V_EACH(v_part_bf16, a);
+}
 /* The same for p = exp(s - m): never negative, never denormal. */
 static inline __m256 v_part_bf16_positive(__m256 a) {
   __m256i up = v_part_bf16_round(_mm256_castps_si256(a));
   up = _mm256_and_si256(up, _mm256_set1_epi32((int)0xffff0000u));
   return _mm256_blendv_ps(_mm256_castsi256_ps(up), a, m_part_nan(a));
 }
-static inline v16 v_bf16_positive(v16 a) { return V_EACH(v_part_bf16_positive, a); }
+static inline v16 v_bf16_positive(v16 a) {
+  return V_EACH(v_part_bf16_positive, a);
+}
 
 /* x <= 0 or NaN. */
 static inline __m256 v_part_exp_negative(__m256 x) {
@@ -142,12 +184,16 @@ static inline __m256 v_part_exp_negative(__m256 x) {
   p = _mm256_and_ps(p, _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LOW), _CMP_GE_OQ));
   return _mm256_or_ps(p, _mm256_and_ps(x, m_part_nan(x)));
 }
-static inline v16 v_exp_negative(v16 x) { return V_EACH(v_part_exp_negative, x); }
+static inline v16 v_exp_negative(v16 x) {
+  return V_EACH(v_part_exp_negative, x);
+}
 static inline __m256 v_part_exp(__m256 x) {
   __m256 large = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_HIGH), _CMP_GT_OQ);
   return _mm256_blendv_ps(v_part_exp_negative(x), _mm256_set1_ps(INFINITY), large);
 }
-static inline v16 v_exp(v16 x) { return V_EACH(v_part_exp, x); }
+static inline v16 v_exp(v16 x) {
+  return V_EACH(v_part_exp, x);
+}
 
 /* Stages of the tree, as in lanes_avx512.h. */
 static inline __m256 v_part_fold2(v16 a, v16 b) {

@@ -19,10 +19,18 @@ typedef __mmask16 m16;
 typedef __m512 v_part;
 enum { V_PARTS = 1, V_PART_LANES = 16 };
 
-static inline v16 v_zero(void) { return _mm512_setzero_ps(); }
-static inline v16 v_set(float x) { return _mm512_set1_ps(x); }
-static inline v16 v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void v_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
+static inline v16 v_zero(void) {
+  return _mm512_setzero_ps();
+}
+static inline v16 v_set(float x) {
+  return _mm512_set1_ps(x);
+}
+static inline v16 v_load(const float *p) {
+  return _mm512_loadu_ps(p);
+}
+static inline void v_store(float *p, v16 a) {
+  _mm512_storeu_ps(p, a);
+}
 /* n < 16 lanes, the others are zero and not read or written. */
 static inline v16 v_load_n(const float *p, uint32_t n) {
   return _mm512_maskz_loadu_ps((m16)((1u << n) - 1), p);
@@ -31,19 +39,43 @@ static inline void v_store_n(float *p, v16 a, uint32_t n) {
   _mm512_mask_storeu_ps(p, (m16)((1u << n) - 1), a);
 }
 
-static inline v16 v_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
-static inline v16 v_fms(v16 a, v16 b, v16 c) { return _mm512_fmsub_ps(a, b, c); }
-static inline v16 v_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
-static inline v16 v_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
-static inline v16 v_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
-static inline v16 v_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
-static inline v16 v_neg(v16 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
-static inline v16 v_max(v16 a, v16 b) { return _mm512_max_ps(b, a); } /* b > a ? b : a */
+static inline v16 v_fma(v16 a, v16 b, v16 c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+static inline v16 v_fms(v16 a, v16 b, v16 c) {
+  return _mm512_fmsub_ps(a, b, c);
+}
+static inline v16 v_add(v16 a, v16 b) {
+  return _mm512_add_ps(a, b);
+}
+static inline v16 v_sub(v16 a, v16 b) {
+  return _mm512_sub_ps(a, b);
+}
+static inline v16 v_mul(v16 a, v16 b) {
+  return _mm512_mul_ps(a, b);
+}
+static inline v16 v_div(v16 a, v16 b) {
+  return _mm512_div_ps(a, b);
+}
+static inline v16 v_neg(v16 a) {
+  return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f));
+}
+static inline v16 v_max(v16 a, v16 b) {
+  return _mm512_max_ps(b, a);
+} /* b > a ? b : a */
 
-static inline m16 m_first(uint32_t n) { return (m16)(n >= 16 ? 0xffff : (1u << n) - 1); }
-static inline m16 m_nan(v16 a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
-static inline m16 m_or(m16 a, m16 b) { return (m16)(a | b); }
-static inline int m_any(m16 m) { return m != 0; }
+static inline m16 m_first(uint32_t n) {
+  return (m16)(n >= 16 ? 0xffff : (1u << n) - 1);
+}
+static inline m16 m_nan(v16 a) {
+  return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
+static inline m16 m_or(m16 a, m16 b) {
+  return (m16)(a | b);
+}
+static inline int m_any(m16 m) {
+  return m != 0;
+}
 /* Lanes with first <= t < end. */
 static inline m16 m_seen(const int32_t *first, const int32_t *end, int32_t t) {
   __m512i at = _mm512_set1_epi32(t);
@@ -57,20 +89,30 @@ static inline m16 m_between(int32_t first, int32_t end, int32_t t) {
   m16 begun = _mm512_cmple_epi32_mask(_mm512_set1_epi32(first), at);
   return _mm512_mask_cmpgt_epi32_mask(begun, _mm512_set1_epi32(end), at);
 }
-static inline v16 v_select(m16 m, v16 yes, v16 no) { return _mm512_mask_blend_ps(m, no, yes); }
+static inline v16 v_select(m16 m, v16 yes, v16 no) {
+  return _mm512_mask_blend_ps(m, no, yes);
+}
 
-static inline v_part v_part_zero(void) { return _mm512_setzero_ps(); }
-static inline v_part v_part_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline v_part v_part_zero(void) {
+  return _mm512_setzero_ps();
+}
+static inline v_part v_part_load(const float *p) {
+  return _mm512_loadu_ps(p);
+}
 static inline v_part v_part_f16(const uint16_t *p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-static inline v_part v_part_fma(v_part a, v_part b, v_part c) { return _mm512_fmadd_ps(a, b, c); }
+static inline v_part v_part_fma(v_part a, v_part b, v_part c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
 static inline void v_part_put(v16 *a, int part, v_part value) {
   (void)part;
   *a = value;
 }
 
-static inline v16 v_load_f16(const uint16_t *p) { return v_part_f16(p); }
+static inline v16 v_load_f16(const uint16_t *p) {
+  return v_part_f16(p);
+}
 /* Saturated at 65504 before the conversion; NaN stays (min and max answer their second operand). */
 static inline void v_store_f16(uint16_t *p, v16 a) {
   a = _mm512_min_ps(_mm512_set1_ps(65504.0f), a);

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers do not depend on the schedule: the logits of one sequence, bit for bit, alone and in company, on one thread and two, in spans
+ * of any length, stopped and resumed after every panel, on every instruction-set level. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/support_rig.h"
+
+enum { STEPS = 6, OTHERS_MAX = 8, ROWS = 160, CONTEXT = 1024 };
+
+typedef struct variant {
+  const char *name;
+  uint32_t threads, levels, stop_panels, span, others, activations;
+  bool other_prefill; /* another prompt shares each launch */
+} variant;
+
+typedef struct answer { /* a hash of each step's logits, and the tokens chosen */
+  uint64_t hash[STEPS + 1];
+  int32_t token[STEPS + 1];
+  uint32_t stops;
+} answer;
+
+static uint64_t hash_of(const float *x, uint32_t n) {
+  uint64_t h = 1469598103934665603u;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t bits;
+    memcpy(&bits, &x[i], 4);
+    h = (h ^ bits) * 1099511628211u;
+  }
+  return h;
+}
+
+static int32_t best_of(const float *x, uint32_t n) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < n; i++)
+    if (x[i] > x[best]) best = i;
+  return (int32_t)best;
+}
+
+static int32_t prompt_token(uint32_t sequence, uint32_t i) { /* any text will do */
+  return (int32_t)((i * 2654435761u + sequence * 40503u) >> 7) % 20000 + 300;
+}
+
+static void note(answer *a, uint32_t step, const rig *r, const float *logits) {
+  a->hash[step] = hash_of(logits, r->g->vocab);
+  a->token[step] = best_of(logits, r->g->vocab);
+}
+
+/* Sequence 0 is the one that is watched; 1..others decode beside it; sequence others + 1 is a prompt under way. Slot 0: prompts of the watched one,
+ * slot 1: decode rows, slot 2: the other prompt. */
+static answer run(const char *model, const variant *v, uint32_t prompt_n) {
+  answer a = {0};
+  rig *r = rig_open((rig_options){.model = model, .threads = v->threads, .levels = v->levels,
+                                  .stop_panels = v->stop_panels, .activations = v->activations,
+                                  .slots = 3, .slot_rows = ROWS, .sequences = OTHERS_MAX + 2,
+                                  .context = CONTEXT});
+  int32_t tokens[ROWS], other_token[OTHERS_MAX + 1];
+  uint32_t other_pos[OTHERS_MAX + 1], extra_pos = 0;
+  for (uint32_t s = 1; s <= v->others; s++) { /* the others get prompts of other lengths first */
+    uint32_t n = 5 + 9 * s;
+    for (uint32_t i = 0; i < n; i++) tokens[i] = prompt_token(s, i);
+    rig_feed(r, 0, s, 0, tokens, n, DEVICE_PROMPT, false);
+    other_token[s] = best_of(rig_logits(r, 0), r->g->vocab);
+    other_pos[s] = n;
+  }
+  for (uint32_t pos = 0; pos < prompt_n;) {
+    uint32_t n = prompt_n - pos < v->span ? prompt_n - pos : v->span;
+    for (uint32_t i = 0; i < n; i++) tokens[i] = prompt_token(0, pos + i);
+    rig_feed(r, 0, 0, pos, tokens, n, DEVICE_PROMPT, false);
+    pos += n;
+  }
+  note(&a, 0, r, rig_logits(r, 0));
+  for (uint32_t step = 1; step <= STEPS; step++) {
+    device_row *rows = rig_rows(r, 1), *extra = rig_rows(r, 2);
+    uint32_t place = (step * 5) % (v->others + 1), n = 0, other = 1; /* its row moves about */
+    for (; n <= v->others; n++) {
+      bool watched = n == place;
+      uint32_t s = watched ? 0 : other++;
+      rows[n] = (device_row){.seq = s, .arith = DEVICE_GEN, .want = DEVICE_WANT_LOGITS,
+                             .pos = watched ? prompt_n + step - 1 : other_pos[s]++,
+                             .token = watched ? a.token[step - 1] : other_token[s]};
+    }
+    uint32_t slots[2] = {1, 2}, rows_n[2] = {n, 17};
+    for (uint32_t i = 0; i < rows_n[1]; i++, extra_pos++)
+      extra[i] = (device_row){.seq = OTHERS_MAX + 1, .pos = extra_pos, .arith = DEVICE_PROMPT,
+                              .token = prompt_token(99, extra_pos)};
+    rig_run(r, slots, rows_n, v->other_prefill ? 2 : 1);
+    note(&a, step, r, rig_logits(r, 1) + (size_t)place * r->logits_stride);
+  }
+  a.stops = r->stops;
+  rig_close(r);
+  return a;
+}
+
+static int passed, failed;
+
+static void compare(const char *model, const variant *v, const answer *a, const answer *base) {
+  bool same = !memcmp(a->hash, base->hash, sizeof a->hash);
+  bool stopped = !v->stop_panels || a->stops > 50;
+  printf("%-4s %.10s: %s", same && stopped ? "ok" : "FAIL", model, v->name);
+  if (v->stop_panels) printf(" (%u stops)", a->stops);
+  printf("\n");
+  for (uint32_t i = 0; i <= STEPS && !same; i++)
+    if (a->hash[i] != base->hash[i]) {
+      printf("     first difference at step %u: %016" PRIx64 ", alone %016" PRIx64 "\n", i,
+             a->hash[i], base->hash[i]);
+      break;
+    }
+  same &&stopped ? passed++ : failed++;
+}
+
+static void check(const char *model, uint32_t prompt_n, bool all) {
+  const uint32_t every = KERNEL_MASK_ALL, cpu = kernel_cpu_levels();
+  const variant base = {"alone", 2, every, 0, ROWS, 0, KERNEL_DEFAULT, false};
+  const variant list[] = {
+      {"one thread", 1, every, 0, ROWS, 0, KERNEL_DEFAULT, false},
+      {"three threads on any cores", 3, every, 0, ROWS, 0, KERNEL_DEFAULT, false},
+      {"spans of 7", 2, every, 0, 7, 0, KERNEL_DEFAULT, false},
+      {"spans of 64, beside a prompt", 2, every, 0, 64, 0, KERNEL_DEFAULT, true},
+      {"with 1 other", 2, every, 0, ROWS, 1, KERNEL_DEFAULT, false},
+      {"with 3 others and a prompt", 2, every, 0, ROWS, 3, KERNEL_DEFAULT, true},
+      {"with 8 others and a prompt, 1 thread", 1, every, 0, ROWS, 8, KERNEL_DEFAULT, true},
+      {"stopped after every 97th panel, with 3 others and a prompt", 2, every, 97, ROWS, 3, KERNEL_DEFAULT, true}};
+  answer alone = run(model, &base, prompt_n);
+  for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+    answer a = run(model, &list[i], prompt_n);
+    compare(model, &list[i], &a, &alone);
+  }
+  if (!all) return;
+  /* Short from here on: a stop after every panel, and the scalar level. */
+  const uint32_t few = 12;
+  answer shorter = run(model, &base, few);
+  const variant panels = {"stopped and resumed after every panel", 2, every, 1, ROWS, 0, KERNEL_DEFAULT, false};
+  const variant panels_in_company = {"stopped after every panel, with 3 others and a prompt", 2, every, 1, ROWS, 3, KERNEL_DEFAULT, true};
+  answer a = run(model, &panels, few);
+  compare(model, &panels, &a, &shorter);
+  a = run(model, &panels_in_company, few);
+  compare(model, &panels_in_company, &a, &shorter);
+  for (int bit = -1; bit < KERNEL_BIT_COUNT; bit++) { /* scalar, then each level with all below it */
+    uint32_t mask = (1u << (bit + 1)) - 1;
+    char name[64];
+    if (bit >= 0 && !(cpu >> bit & 1)) continue;
+    snprintf(name, sizeof name, "levels up to bit %d (mask 0x%x)", bit, mask);
+    const variant level = {name, 2, mask, 0, ROWS, 0, KERNEL_DEFAULT, false};
+    a = run(model, &level, few);
+    compare(model, &level, &a, &shorter);
+  }
+  for (uint32_t set = KERNEL_FLOAT; set <= KERNEL_INT8; set++) {
+    variant v = base;
+    v.activations = set;
+    answer set_alone = run(model, &v, few);
+    v.name = set == KERNEL_FLOAT ? "float set, 3 others, a prompt, spans of 5"
+                                 : "int8 set, 3 others, a prompt, spans of 5";
+    v.others = 3;
+    v.other_prefill = true;
+    v.span = 5;
+    a = run(model, &v, few);
+    compare(model, &v, &a, &set_alone);
+  }
+}
+
+int main(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  check("SmolLM2-135M-Instruct.Q4_1.gguf", 140, true);
+  check("gemma-3-270m-q4_k_m.gguf", 600, false); /* past the window of 512 */
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed > 0;
+}
