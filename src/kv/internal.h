@@ -2,17 +2,21 @@
 /* internal.h - what the files of this room share: pool.c (pages), prefix.c (what is cached under
  * which tokens), kv.c (sequences, promises), check.c.
  *
- *   page     free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, on the group's
- * list by age) node     32 published tokens after those of its parent: a tree, so that two prefixes
- * are equal only if all their tokens are; the 64-bit key only finds the bucket. It holds one page a
- * group; a full group's page always (or the whole subtree is dropped), a window's as long as nobody
- * needed it more.
+ *   page  free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, on the group's list
+ *         by age)
+ *   node  32 published tokens after those of its parent: a tree, so that two prefixes are equal
+ *         only if all their tokens are; the 64-bit key only finds the bucket. It holds one page a
+ *         group: a full group's page always (or the whole subtree is dropped), a window's as long
+ *         as nobody needed it more
  *
  * Promises: claim of a sequence in a group = max(promised, held). Kept true at all times, so that
- * what is promised can always be taken: full     free + cached >= sum(claim - held)     a shared
- * page is let go of by all its holders at close only window   total >= sum(claim) shared pages
- * counted once per holder: one of them may slide on and need a page of its own while the other
- * still holds the shared one */
+ * what is promised can always be taken:
+ *
+ *   full    free + cached >= sum(claim - held)
+ *           a shared page is let go of by all its holders at close only
+ *   window  total >= sum(claim)
+ *           shared pages counted once per holder: one of them may slide on and need a page of its
+ *           own while the other still holds the shared one */
 #ifndef KV_INTERNAL_H
 #define KV_INTERNAL_H
 

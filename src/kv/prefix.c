@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prefix.c - the tree of published pages: which tokens are in the cache, under whose salt.
  *
- *   key(node) = hash(key(parent) or salt, its 32 tokens) << 1 | generated   finds the bucket
- *   a node is the right one if its parent, its tokens, its salt and `generated` (a bit of the key)
- * are. So two different prefixes are never taken for each other, whatever their keys are.
+ *   key(node) = hash(key(parent) or salt, its 32 tokens) << 1 | generated
+ *
+ * finds the bucket; a node is the right one if its parent, its tokens, its salt and `generated` are
+ * equal. So two different prefixes are never taken for each other, whatever their keys are.
  *
  * Two nodes may hold the same tokens after the same parent: one with all of them from a client, one
  * with some generated. Below a generated node all are. A match that may take either follows the

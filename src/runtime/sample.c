@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c - see sample.h. The whole vocabulary is never sorted if a few candidates decide.
  *
- *   scratch  entries[vocab] u64: descending key of the logit << 32 | id, so that one integer order
- * is "higher logit first, then lower id" spare[vocab] u64:   the other side of the radix sort;
- * afterwards the weights, as floats raw[vocab] f32:     the untouched logits, if logprobs are asked
- * for count[vocab] u32:   what penalties have seen; only what is touched is ever cleared
+ *   scratch  entries[vocab] u64  descending key of the logit << 32 | id, so that one integer order
+ *                                is "higher logit first, then lower id"
+ *            spare[vocab] u64    other side of the radix sort; afterwards the weights, as floats
+ *            raw[vocab] f32      the untouched logits, if logprobs are asked for
+ *            count[vocab] u32    what penalties have seen; only what is touched is ever cleared
  *            histogram[BUCKETS]
  *
- * top-k      two histograms of 12 bits find the k-th logit to 24 bits; what is above is sorted.
- * no top-k   the sum of all weights exp((x - max) / T) in one pass of 16 lanes (by id, in float64:
- * the one sum that is not in descending order, since that would need the sort); then candidates
- * within 4 T of the maximum, 8 T, ... until they hold the mass that top-p, min-p or the draw asks
- * for.
+ *   top-k    two histograms of 12 bits find the k-th logit to 24 bits; what is above is sorted
+ *   else     the sum of all weights exp((x - max) / T) in one pass of 16 lanes (by id, in float64:
+ *            the one sum that is not in descending order, since that would need the sort); then
+ *            candidates within 4 T of the maximum, 8 T, ... until they hold the mass that top-p,
+ *            min-p or the draw asks for
  *
  * exp is ours and without fused operations, so that every compiler and machine draws the same
  * token; libm's log is used for reported log-probabilities only. Cost: two to four passes over the
- * logits. Philox: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
- */
+ * logits; 16 bytes a token more where a flat distribution makes it sort them all.
+ * Philox: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011. */
 #include "runtime/sample.h"
 
 #include <float.h>

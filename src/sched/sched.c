@@ -2,18 +2,20 @@
 /* sched.c - first come, first served, with continuous batching. See sched.h.
  *
  * A decision, in this order; the actions are meant to be carried out in the order given:
- *   1 EXPIRE what is cancelled or late and has nothing in flight; STOP its launch if it has
- *   2 of the queue, by arrival: REFUSE what can never fit; ADMIT until a place or a page is
- * missing, and overtake nobody; REFUSE the newest of what waits beyond queue_max 3 LAUNCH: one span
- * of the oldest prefill and all decode rows, as far as they are not in flight
+ *
+ *   1 EXPIRE  what is cancelled or late and has nothing in flight; STOP its launch if it has
+ *   2 REFUSE  of the queue, by arrival, what can never fit
+ *     ADMIT   until a place or a page is missing; nobody is overtaken
+ *     REFUSE  the newest of what waits beyond queue_max
+ *   3 LAUNCH  one span of the oldest prefill and all decode rows, as far as they are not in flight
  *
  * A decision that admits starts no launch but asks to be called again at once, so that the span of
  * a new request counts only rows that its cached prefix has not spared, and does not wait for an
  * iteration that began without it. If the runtime could not admit it, it is not waited for a second
  * time.
  *
- * The order (arrival, id) is total, so the order of the view's array says nothing. Scratch: 4 bytes
- * a request on the stack. */
+ * The order (arrival, id) is total, so the order of the view's array says nothing. Scratch: 16 KiB
+ * on the stack. */
 #include "sched/sched.h"
 
 #include <stdbool.h>

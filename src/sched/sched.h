@@ -90,7 +90,7 @@ typedef enum sched_reason {
 typedef struct sched_action {
   uint8_t kind, reason;
   uint16_t reserved; /* 0: no hidden bytes, actions can be compared and hashed as they lie */
-  uint32_t request; /* id, or SCHED_NO_REQUEST */
+  uint32_t request;  /* id, or SCHED_NO_REQUEST */
   uint32_t rows;
   uint32_t launch;
 } sched_action;

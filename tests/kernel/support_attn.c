@@ -74,6 +74,10 @@ attn_case *attn_case_create(check_run *run, uint32_t rows, uint32_t group, uint3
   a->pages = c->pages;
   a->q = c->q;
   fill_floats(run, fill, fill == ATTN_FILL_SHARP ? 80.0f : 1.5f, c->q, rows * a->q_stride);
+  if (fill == ATTN_FILL_ODD) { /* a head whose scores are flushed to zeros of both signs */
+    float *q = c->q + random_below(run, rows) * a->q_stride + random_below(run, group) * head_dim;
+    for (uint32_t d = 0; d < head_dim; d++) q[d] = d ? 0.0f : -4e-38f;
+  }
   for (uint32_t t = 0; t < c->positions; t++) {
     if (t == 0 || fill != ATTN_FILL_ODD || random_below(run, 4)) {
       fill_floats(run, fill, 1.0f, k, head_dim);

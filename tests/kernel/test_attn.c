@@ -214,6 +214,31 @@ static void test_nan_shows(void **state) {
   }
 }
 
+/* The window has passed all that the call covers, in the very page where it ends: no page is read.
+ */
+static void test_nothing_seen(void **state) {
+  (void)state;
+  kernel_table table;
+  for (int level = 0; level < LEVELS; level++) {
+    if (!table_of(&table, level, KERNEL_DEFAULT)) continue;
+    for (int arith = 0; arith < 2; arith++) {
+      attn_case *c = attn_case_create(&run, 1, 3, 64, 60, 4, ATTN_FILL_PLAIN);
+      float *part = part_create(c);
+      c->call.t0 = 32;
+      c->call.t1 = 50;
+      attn_case_guard(c);
+      attn_case_run(c, &run, &table, (kernel_arith)arith, part);
+      for (uint32_t g = 0; g < 3; g++) {
+        const float *p = part + g * c->call.part_stride;
+        for (int d = 0; d < 64; d++) assert_true(p[d] == 0.0f);
+        assert_true(p[64] == ATTN_HIDDEN && p[65] == 0.0f);
+      }
+      free(part);
+      attn_case_destroy(&c);
+    }
+  }
+}
+
 int main(void) {
   kernel_thread_setup();
   const struct CMUnitTest tests[] = {
@@ -221,6 +246,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_rows_alone, nothing_failed),
       cmocka_unit_test_teardown(test_litter, nothing_failed),
       cmocka_unit_test_teardown(test_nan_shows, nothing_failed),
+      cmocka_unit_test_teardown(test_nothing_seen, nothing_failed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

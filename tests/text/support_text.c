@@ -91,8 +91,11 @@ void support_encodes(const tokenizer *t, const char *text, tokenizer_options opt
   tokenizer_ids_free(&ids);
 }
 
-double support_seconds(void) {
+static double seconds_of(clockid_t clock) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
+
+double support_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
+double support_cpu_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }

@@ -26,5 +26,6 @@ void support_ids_equal(const char *what, const int32_t *got, size_t got_n, const
 /* Encodes and compares. */
 void support_encodes(const tokenizer *t, const char *text, tokenizer_options options, const int32_t *expected, size_t n);
 double support_seconds(void);
+double support_cpu_seconds(void); /* of this thread */
 
 #endif

@@ -152,7 +152,9 @@ LANES_INLINE lanes_i lanes_dot16_each(lanes_i s, lanes_i a, const int16_t *b) {
   int32_t two;
   memcpy(&two, b, sizeof two);
   const __m256i each = _mm256_set1_epi32(two);
-  return (lanes_i){lanes_half_dot16(s.a, a.a, each), lanes_half_dot16(s.b, a.b, each)};
+  s = (lanes_i){lanes_half_dot16(s.a, a.a, each), lanes_half_dot16(s.b, a.b, each)};
+  lanes_i_keep(s); /* else gcc sums the products of a block as a tree, which it has to spill */
+  return s;
 }
 #if defined(__AVXVNNI__)
 #define LANES_DOT8 1

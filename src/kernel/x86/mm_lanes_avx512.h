@@ -137,7 +137,9 @@ LANES_INLINE lanes_i lanes_dot16_each(lanes_i s, lanes_i a, const int16_t *b) {
 #else
   int32_t two;
   memcpy(&two, b, sizeof two);
-  return _mm512_add_epi32(s, _mm512_madd_epi16(a, _mm512_set1_epi32(two)));
+  s = _mm512_add_epi32(s, _mm512_madd_epi16(a, _mm512_set1_epi32(two)));
+  lanes_i_keep(s); /* else gcc sums the products of a block as a tree, which it has to spill */
+  return s;
 #endif
 }
 #if defined(__AVX512VNNI__)
