@@ -21,7 +21,7 @@ help: ## print this list
 run: ## install what is missing, build, serve the default model on 127.0.0.1:8080 (MODEL=, PORT=, ARGS=)
 	@tools/setup.sh run
 	@tools/build.sh release troika
-	@exec build/release/troika serve "$(or $(MODEL),$(default_model))" --port $(PORT) $(ARGS)
+	@exec build/release/troika serve --model "$(or $(MODEL),$(default_model))" --port $(PORT) $(ARGS)
 
 build: ## install what is missing and build build/release/troika
 	@tools/setup.sh build

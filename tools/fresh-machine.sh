@@ -170,7 +170,7 @@ start_server() {
   inside sh -c "cd /troika && exec make run PORT=$port" >"$log" 2>&1 &
   server=$!
   set +m
-  while line=$(awk '/curl /, !/\\$/' "$log" | sed 's/^[[:space:]]*//'); [ -z "$line" ]; do
+  while line=$(awk '/^ *curl /, !/\\$/' "$log" | sed 's/^[[:space:]]*//'); [ -z "$line" ]; do
     if ! kill -0 $server 2>/dev/null || [ "$(since "$start" | cut -d. -f1)" -gt 2400 ]; then
       echo "fresh-machine: make run ended without a curl line:" >&2
       tail -n 30 "$log" >&2

@@ -19,6 +19,7 @@ typedef struct troika_device_info {
   troika_device_type type;
   char name[64];          /* "AMD EPYC, 2 threads" */
   char driver[32];        /* "cpu" */
+  char kernels[48];       /* "default avx512vnni": kernel set and instruction set */
   uint64_t memory_bytes;  /* that it can reach */
   bool unified;           /* works on the host's memory without a copy */
   bool stops_at_panels;   /* a running launch can be stopped within a millisecond */

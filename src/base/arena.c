@@ -50,7 +50,7 @@ void *arena_alloc(arena *a, size_t count, size_t size) {
 }
 
 char *arena_copy_string(arena *a, const char *text, size_t len) {
-  char *copy = arena_alloc_aligned(a, len + 1, 1);
+  char *copy = len < SIZE_MAX ? arena_alloc_aligned(a, len + 1, 1) : NULL;
   if (copy) memcpy(copy, text, len);
   return copy;
 }

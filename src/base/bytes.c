@@ -99,3 +99,16 @@ size_t utf8_valid_prefix(const char *text, size_t len, bool *partial) {
   if (partial) *partial = step < 0;
   return i;
 }
+
+static bool is_control(char c) { return ((unsigned char)c < 0x20 && c != '\n') || c == 0x7f; }
+
+void utf8_clean(char *text, bool keep_controls) {
+  size_t len = strlen(text);
+  for (size_t i = 0; i < len;) {
+    size_t good = utf8_valid_prefix(text + i, len - i, NULL);
+    for (size_t j = i; j < i + good && !keep_controls; j++)
+      if (is_control(text[j])) text[j] = '?';
+    i += good;
+    if (i < len) text[i++] = '?';
+  }
+}

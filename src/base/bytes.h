@@ -44,4 +44,8 @@ void bytes_append_format(bytes_buffer *buffer, const char *format, ...)
  * character cut short by the end rather than a wrong byte. */
 size_t utf8_valid_prefix(const char *text, size_t len, bool *partial);
 
+/* In a NUL-terminated text, every byte that is not valid UTF-8 becomes '?'; unless keep_controls, so does every control
+ * character but the newline, so that it can go to a terminal. */
+void utf8_clean(char *text, bool keep_controls);
+
 #endif

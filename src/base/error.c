@@ -3,21 +3,8 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/bytes.h"
-
-/* Foreign bytes may have come in through %s: what is not printable UTF-8 becomes '?'. */
-static void clean_text(char *text) {
-  size_t len = strlen(text);
-  for (size_t i = 0; i < len;) {
-    size_t good = utf8_valid_prefix(text + i, len - i, NULL);
-    for (size_t j = i; j < i + good; j++)
-      if ((unsigned char)text[j] < 0x20 || text[j] == 0x7f) text[j] = text[j] == '\n' ? '\n' : '?';
-    i += good;
-    if (i < len) text[i++] = '?';
-  }
-}
 
 troika_status error_set(troika_error *err, troika_status status, const char *format, ...) {
   if (!err) return status;
@@ -26,7 +13,7 @@ troika_status error_set(troika_error *err, troika_status status, const char *for
   vsnprintf(err->text, sizeof err->text, format, args);
   va_end(args);
   err->status = status;
-  clean_text(err->text);
+  utf8_clean(err->text, false);
   return status;
 }
 

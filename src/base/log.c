@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
+
 static log_level log_level_wanted = LOG_INFO;
 static bool log_as_json;
 
@@ -42,6 +44,10 @@ void log_line(log_level level, const char *format, ...) {
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  utf8_clean(text, log_as_json);
+  if (!log_as_json)
+    for (char *c = text; *c; c++)
+      if (*c == '\n') *c = ' '; /* one message, one line */
   struct timespec t;
   struct tm local;
   clock_gettime(CLOCK_REALTIME, &t);

@@ -16,9 +16,8 @@
 #include <pthread.h>
 
 #include "base/clock.h"
-#include "device/cpu/cpu.h"
+#include "device/registry.h"
 #include "gguf/gguf.h"
-#include "kernel/kernel.h"
 #include "kv/kv.h"
 #include "model/model.h"
 #include "runtime/mailbox.h"
@@ -124,7 +123,7 @@ struct troika_runtime {
   const graph *g;
   device *cpu;
   device_queue *queue;
-  const kernel_table *k;
+  device_math math;
   clock_source clock;
   kv *pages;
   mailbox mail;
@@ -146,11 +145,10 @@ struct troika_runtime {
   request *queue_first, *queue_last;
   uint32_t queued;
   message *closing;          /* streams to let go of when their request has ended */
-  uint32_t promised[KV_GROUPS_MAX];
   uint32_t next_id;
   launch flight;             /* one at a time today */
   sched_memory memory;
-  sched_request *view;       /* [parallel + queue_max + 1] */
+  sched_request *view;       /* [parallel + queue_max] */
   sched_action *actions;
   uint32_t actions_capacity;
   void *sample_scratch;

@@ -92,7 +92,7 @@ static void add_record(request *r, const sample_result *result) {
 
 static void take_token(troika_runtime *rt, request *r, float *logits) {
   const tokenizer *t = rt->model->t;
-  const sample_kernels kernels = {rt->k->vec_max, rt->k->vec_sum_exp};
+  const sample_kernels kernels = {rt->math.vec_max, rt->math.vec_sum_exp};
   const sample_history history = {r->tokens, r->n, r->prompt_n};
   sample_result result;
   troika_status status = sample_token(&r->params, &history, r->n, logits, rt->g->vocab, &kernels,
@@ -125,8 +125,8 @@ static void finish_rows(troika_runtime *rt, request *r, float *logits) {
   r->in_flight = false;
   r->computed += r->flying;
   r->flying = 0;
+  kv_publish(rt->pages, r->seq, 0, r->tokens, r->computed, r->prompt_n); /* before a window lets go of pages */
   kv_sequence_keep_from(rt->pages, r->seq, r->computed);
-  kv_publish(rt->pages, r->seq, 0, r->tokens, r->computed, r->prompt_n);
   if (atomic_load(&r->stream->cancelled) || r->computed < r->prompt_n) return;
   if (!r->max_new)
     request_end(rt, r, TROIKA_FINISH_LENGTH, TROIKA_OK, "");

@@ -52,9 +52,6 @@ static void queue_remove(troika_runtime *rt, request *r) {
 }
 
 static void release_place(troika_runtime *rt, request *r) {
-  uint32_t need[KV_GROUPS_MAX] = {0};
-  kv_need(rt->pages, r->prompt_n + r->max_new, need);
-  for (uint32_t i = 0; i < rt->g->n_groups; i++) rt->promised[i] -= need[i];
   kv_publish(rt->pages, r->seq, 0, r->tokens, r->computed, r->prompt_n);
   kv_sequence_close(rt->pages, r->seq);
   rt->places[r->place] = NULL;
@@ -189,26 +186,22 @@ static size_t decide(troika_runtime *rt, int64_t *wake_ns) {
     kv_pool_stats stats;
     kv_stats(rt->pages, i, &stats);
     view.pages_total[i] = stats.total;
-    view.pages_free[i] = stats.total - rt->promised[i];
+    view.pages_free[i] = stats.promisable;
   }
   return sched_decide(&view, &rt->memory, clock_now(rt->clock), rt->actions, rt->actions_capacity,
                       wake_ns);
 }
 
 static void admit(troika_runtime *rt, request *r) {
-  uint32_t place = 0, need[KV_GROUPS_MAX] = {0};
+  uint32_t place = 0;
   while (rt->places[place]) place++;
   CHECK(place < rt->parallel);
-  uint32_t tokens = r->prompt_n + r->max_new;
   troika_status status = kv_sequence_open(rt->pages, &r->seq);
   CHECK(status == TROIKA_OK);
-  status = kv_sequence_promise(rt->pages, r->seq, tokens);
+  status = kv_sequence_promise(rt->pages, r->seq, r->prompt_n + r->max_new);
   CHECK(status == TROIKA_OK); /* the policy counted the pages */
-  kv_need(rt->pages, tokens, need);
-  for (uint32_t i = 0; i < rt->g->n_groups; i++) {
-    rt->promised[i] += need[i];
+  for (uint32_t i = 0; i < rt->g->n_groups; i++)
     rt->seqs[r->seq].pages[i] = kv_sequence_pages(rt->pages, r->seq, i);
-  }
   queue_remove(rt, r);
   r->place = place;
   r->state = REQUEST_PREFILL;
@@ -277,7 +270,7 @@ static void update_stats(troika_runtime *rt) {
 
 void *runtime_main(void *runtime) {
   troika_runtime *rt = runtime;
-  kernel_thread_setup();
+  rt->math.thread_setup();
   while (!rt->quitting) {
     uint32_t seen = mailbox_signal(&rt->mail);
     for (message *m = mailbox_take(&rt->mail), *next; m; m = next) {

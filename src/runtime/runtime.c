@@ -13,7 +13,7 @@
 enum { PARALLEL_DEFAULT = 8, QUEUE_DEFAULT = 256, SPAN_DEFAULT = 256, SPAN_MIN = 16 };
 
 static troika_status check_options(const troika_model *model, troika_runtime_options *o,
-                                   uint32_t *levels, troika_error *err) {
+                                   troika_error *err) {
   if (!o->threads) o->threads = os_cpus("");
   if (!o->parallel) o->parallel = PARALLEL_DEFAULT;
   if (!o->queue_max) o->queue_max = QUEUE_DEFAULT;
@@ -35,18 +35,14 @@ static troika_status check_options(const troika_model *model, troika_runtime_opt
                      SPAN_MIN);
   if (o->activations > TROIKA_ACTIVATIONS_INT8)
     return error_set(err, TROIKA_INVALID, "activations is %d", (int)o->activations);
-  *levels = KERNEL_MASK_ALL;
-  if (o->cpu_levels && !kernel_mask_parse(o->cpu_levels, levels))
-    return error_set(err, TROIKA_INVALID, "cpu_levels '%s' names an unknown instruction set",
-                     o->cpu_levels);
   return TROIKA_OK;
 }
 
 /* Halves the span until all slots together keep their bound. */
-static uint32_t fit_span(const graph *g, uint32_t span, uint32_t parallel) {
-  while (span > SPAN_MIN && device_cpu_slot_bytes(g, span) * SLOT_DECODE +
-                                    device_cpu_slot_bytes(g, parallel) * (SLOT_COUNT - SLOT_DECODE) >
-                                RUNTIME_SLOT_BYTES_MAX)
+static uint32_t fit_span(const device_factory *cpu, const graph *g, uint32_t span,
+                         uint32_t parallel) {
+  size_t decode = cpu->slot_bytes(g, parallel) * (SLOT_COUNT - SLOT_DECODE);
+  while (span > SPAN_MIN && cpu->slot_bytes(g, span) * SLOT_DECODE + decode > RUNTIME_SLOT_BYTES_MAX)
     span /= 2;
   return span < SPAN_MIN ? SPAN_MIN : span;
 }
@@ -140,12 +136,12 @@ static void destroy(troika_runtime *rt) {
   free(rt);
 }
 
-static troika_status start(troika_runtime *rt, const troika_runtime_options *o, uint32_t levels,
-                           troika_error *err) {
-  device_cpu_options cpu = {o->threads, o->activations, levels, o->test_stop_panels};
-  troika_status status = device_cpu_open(&cpu, &rt->cpu, err);
+static troika_status start(troika_runtime *rt, const device_factory *factory,
+                           const troika_runtime_options *o, troika_error *err) {
+  device_options options = {o->threads, (uint8_t)o->activations, o->cpu_levels, o->test_stop_panels};
+  troika_status status = factory->open(&options, &rt->cpu, err);
   if (status) return status;
-  rt->k = device_cpu_table(rt->cpu);
+  factory->math(rt->cpu, &rt->math);
   status = rt->cpu->driver->prepare(rt->cpu, &rt->tables, o->progress, o->progress_context, err);
   if (status) return status;
   status = rt->cpu->driver->queue_open(rt->cpu, runtime_done, rt, &rt->queue, err);
@@ -167,7 +163,9 @@ static void first_stats(troika_runtime *rt, const troika_runtime_options *o, int
   rt->stats.slot_bytes = slots;
   rt->stats.weight_bytes = all - slots;
   rt->stats.load_s = (double)(clock_real_now(NULL) - began_ns) * 1e-9;
-  snprintf(rt->stats.kernels, sizeof rt->stats.kernels, "%s", device_cpu_kernels(rt->cpu));
+  troika_device_info info;
+  rt->cpu->driver->describe(rt->cpu, &info);
+  snprintf(rt->stats.kernels, sizeof rt->stats.kernels, "%s", info.kernels);
   pthread_mutex_unlock(&rt->stats_lock);
 }
 
@@ -175,12 +173,12 @@ troika_status troika_runtime_open(troika_model *model, const troika_runtime_opti
                                   troika_runtime **out, troika_error *err) {
   int64_t began_ns = clock_real_now(NULL);
   troika_runtime_options o = {.size = sizeof o};
-  uint32_t levels;
+  const device_factory *factory = device_factory_find("cpu");
   if (options && options->size != sizeof *options)
     return error_set(err, TROIKA_INVALID, "troika_runtime_options.size is %u, wanted %zu",
                      options->size, sizeof *options);
   if (options) o = *options;
-  troika_status status = check_options(model, &o, &levels, err);
+  troika_status status = check_options(model, &o, err);
   if (status) return status;
   troika_runtime *rt = aligned_alloc(64, (sizeof *rt + 63) / 64 * 64);
   if (!rt) return error_set(err, TROIKA_NO_MEMORY, "no memory for a runtime");
@@ -193,12 +191,12 @@ troika_status troika_runtime_open(troika_model *model, const troika_runtime_opti
   rt->parallel = o.parallel;
   rt->queue_max = o.queue_max;
   rt->context = o.context;
-  rt->span_rows = fit_span(rt->g, o.span_rows, o.parallel);
+  rt->span_rows = fit_span(factory, rt->g, o.span_rows, o.parallel);
   for (uint32_t i = 0; i < sizeof rt->completions / sizeof *rt->completions; i++)
     rt->completions[i].letter.kind = MESSAGE_COMPLETION;
   status = create_pages(rt, o.kv_bytes, err);
   if (!status) status = create_tables(rt, err);
-  if (!status) status = start(rt, &o, levels, err);
+  if (!status) status = start(rt, factory, &o, err);
   if (status) {
     destroy(rt);
     return status;

@@ -62,7 +62,7 @@ typedef struct sched_memory {
   uint32_t reserved;   /* 0 */
 } sched_memory;
 
-enum { SCHED_REQUESTS_MAX = 4096 }; /* not ended, in one view */
+enum { SCHED_REQUESTS_MAX = 65536 + 1024 }; /* not ended, in one view: waiting and running */
 
 typedef enum sched_action_kind {
   SCHED_ADMIT,  /* request: give it a place and promise its pages */

@@ -1,11 +1,14 @@
-/* bpe.c - byte-level BPE: each byte is a token at first, then the merges of the file in their order.
+/* bpe.c - byte-level BPE: each byte is a token at first, then the merges of the file in their
+ * order.
  *
- * A byte that the vocabulary lacks (SmolLM2 lacks those that no common text has) is left out, as the reference does.
- * Source: the published GPT-2 encoder; the merges and the pre-tokenizer's name come from the file.
+ * A byte that the vocabulary lacks (SmolLM2 lacks those that no common text has) is left out, as
+ * the reference does. Source: the published GPT-2 encoder; the merges and the pre-tokenizer's name
+ * come from the file.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "base/error.h"
 #include "text/tokenizer_internal.h"
@@ -32,7 +35,8 @@ static void pair_put(tokenizer *t, bpe_pair pair) {
   t->pairs[i] = pair;
 }
 
-/* "left right" in byte letters. A merge whose parts or result are no tokens can never apply and is left out. */
+/* "left right" in byte letters. A merge whose parts or result are no tokens can never apply and is
+ * left out. */
 static void merge_add(tokenizer *t, bytes_view text, uint32_t rank, char *buffer) {
   const char *space = text.len > 1 ? memchr(text.ptr + 1, ' ', text.len - 1) : NULL;
   if (!space) return;
@@ -49,7 +53,8 @@ static void merge_add(tokenizer *t, bytes_view text, uint32_t rank, char *buffer
 
 static troika_status merges_load(tokenizer *t, const gguf *file, troika_error *err) {
   const gguf_kv *merges = gguf_find(file, "tokenizer.ggml.merges");
-  if (!merges || merges->type != GGUF_ARRAY || merges->elem != GGUF_STRING || merges->n >= UINT32_MAX / 4)
+  if (!merges || merges->type != GGUF_ARRAY || merges->elem != GGUF_STRING ||
+      merges->n >= UINT32_MAX / 4)
     return error_set(err, TROIKA_FORMAT, "tokenizer.ggml.merges is no list of texts");
   uint64_t size = 1024;
   size_t longest = 0;
@@ -64,7 +69,8 @@ static troika_status merges_load(tokenizer *t, const gguf *file, troika_error *e
   }
   for (uint64_t i = 0; i < size; i++) t->pairs[i].rank = UINT32_MAX;
   t->pair_mask = size - 1;
-  for (uint64_t i = 0; i < merges->n; i++) merge_add(t, gguf_string_at(merges, i), (uint32_t)i, buffer);
+  for (uint64_t i = 0; i < merges->n; i++)
+    merge_add(t, gguf_string_at(merges, i), (uint32_t)i, buffer);
   free(buffer);
   return TROIKA_OK;
 }
@@ -114,6 +120,25 @@ static troika_status bpe_piece(void *context, bytes_view piece) {
   return status;
 }
 
+/* NFC; a text without a byte above 127 is in it. `out` is malloc'ed, or NULL where nothing changes.
+ */
+static troika_status compose(bytes_view run, utf8proc_uint8_t **out, bytes_view *composed) {
+  size_t i = 0;
+  while (i < run.len && (uint8_t)run.ptr[i] < 0x80) i++;
+  *composed = run;
+  if (i == run.len) return TROIKA_OK;
+  utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)run.ptr, (utf8proc_ssize_t)run.len,
+                                    out, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  if (n < 0) return n == UTF8PROC_ERROR_NOMEM ? TROIKA_NO_MEMORY : TROIKA_INTERNAL;
+  *composed = bytes_of((const char *)*out, (size_t)n);
+  return TROIKA_OK;
+}
+
 troika_status bpe_encode(encoder *e, bytes_view run) {
-  return pretokenizer_split(e->t->pre, run, bpe_piece, e, e->err);
+  utf8proc_uint8_t *memory = NULL;
+  troika_status status = TROIKA_OK;
+  if (pretokenizer_composes(e->t->pre)) status = compose(run, &memory, &run);
+  if (status == TROIKA_OK) status = pretokenizer_split(e->t->pre, run, bpe_piece, e, e->err);
+  free(memory);
+  return status;
 }

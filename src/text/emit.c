@@ -9,8 +9,9 @@
 #include "base/error.h"
 
 typedef struct emit_pattern {
-  uint16_t len, state;                     /* state: bytes of it that the text ends with */
-  uint16_t failure[EMIT_STOP_BYTES_MAX];   /* of the prefix of length i + 1: its longest proper border */
+  uint16_t len, state; /* state: bytes of it that the text ends with */
+  uint16_t
+      failure[EMIT_STOP_BYTES_MAX]; /* of the prefix of length i + 1: its longest proper border */
   char bytes[EMIT_STOP_BYTES_MAX];
 } emit_pattern;
 
@@ -42,7 +43,8 @@ static bool pattern_step(emit_pattern *p, char byte) {
   return p->state == p->len;
 }
 
-troika_status emit_create(const bytes_view *stops, size_t n, size_t piece_max, emit **out, troika_error *err) {
+troika_status emit_create(const bytes_view *stops, size_t n, size_t piece_max, emit **out,
+                          troika_error *err) {
   if (n > EMIT_STOPS_MAX)
     return error_set(err, TROIKA_INVALID, "%zu stop strings, at most %d", n, EMIT_STOPS_MAX);
   for (size_t i = 0; i < n; i++) {
@@ -83,9 +85,12 @@ void emit_reset(emit *e) {
   for (size_t i = 0; i < e->n; i++) e->patterns[i].state = 0;
 }
 
-int emit_stop(const emit *e) { return e->stop; }
+int emit_stop(const emit *e) {
+  return e->stop;
+}
 
-/* Bytes of a wrong sequence that one U+FFFD stands for: the longest beginning of a character, or one. */
+/* Bytes of a wrong sequence that one U+FFFD stands for: the longest beginning of a character, or
+ * one. */
 static size_t wrong_bytes(const char *text, size_t len) {
   size_t n = 1;
   bool partial = true;
@@ -138,4 +143,6 @@ bool emit_push(emit *e, bytes_view piece, bytes_view *text) {
   return false;
 }
 
-bytes_view emit_flush(emit *e) { return release(e, e->held_n, true); }
+bytes_view emit_flush(emit *e) {
+  return release(e, e->held_n, true);
+}

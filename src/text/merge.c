@@ -43,7 +43,8 @@ static void short_candidate(merge_scratch *s, merge_candidate *best, size_t i, c
     best[i].rank = UINT32_MAX;
 }
 
-static void merge_short(merge_scratch *s, const char *run, merge_lookup lookup, const void *context) {
+static void merge_short(merge_scratch *s, const char *run, merge_lookup lookup,
+                        const void *context) {
   merge_candidate best[SHORT_RUN];
   for (size_t i = 0; i + 1 < s->n; i++) short_candidate(s, best, i, run, lookup, context);
   while (s->n > 1) {
@@ -130,7 +131,8 @@ static troika_status merge_long(merge_scratch *s, const char *run, merge_lookup 
     if (b->next >= 0) symbols[b->next].prev = (int32_t)c.left;
     b->len = 0;
     status = long_candidate(s, a->prev, (int32_t)c.left, run, lookup, context);
-    if (status == TROIKA_OK) status = long_candidate(s, (int32_t)c.left, a->next, run, lookup, context);
+    if (status == TROIKA_OK)
+      status = long_candidate(s, (int32_t)c.left, a->next, run, lookup, context);
   }
   size_t n = 0;
   for (size_t i = 0; i < s->n; i++)
@@ -139,7 +141,8 @@ static troika_status merge_long(merge_scratch *s, const char *run, merge_lookup 
   return status;
 }
 
-troika_status merge_run(merge_scratch *s, const char *run, merge_lookup lookup, const void *context) {
+troika_status merge_run(merge_scratch *s, const char *run, merge_lookup lookup,
+                        const void *context) {
   if (s->n > SHORT_RUN) return merge_long(s, run, lookup, context);
   merge_short(s, run, lookup, context);
   return TROIKA_OK;

@@ -12,30 +12,34 @@
 #define WS "\\x09-\\x0d\\x{85}\\p{Z}"
 #define NOT_WS "[^" WS "]"
 
-#define GPT2                                                                          \
-  "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?!" \
-  NOT_WS ")|[" WS "]+"
-#define LLAMA3(digits)                                                          \
-  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits          \
-  "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|[" WS "]+(?!" NOT_WS ")|[" WS "]+"
+#define GPT2                                                                                 \
+  "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?!" NOT_WS \
+  ")|[" WS "]+"
+#define LLAMA3(digits)                                                            \
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" WS \
+  "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|[" WS "]+(?!" NOT_WS ")|[" WS "]+"
 
 typedef struct pretokenizer_rule {
   const char *name;
   const char *pattern;
   bool digits_apart; /* each digit is a piece of its own, found before the pattern looks */
-  bool adds_bos, whole_first;
+  bool adds_bos, whole_first, composes;
 } pretokenizer_rule;
 
 static const pretokenizer_rule rules[] = {
-    {"gpt2", GPT2, false, false, false},
-    {"gpt-2", GPT2, false, false, false},
-    {"default", GPT2, false, false, false},
-    {"smollm", GPT2, true, false, false},
-    {"llama-bpe", LLAMA3("\\p{N}{1,3}"), false, true, true},
-    {"llama3", LLAMA3("\\p{N}{1,3}"), false, true, true},
-    {"qwen2", LLAMA3("\\p{N}"), false, false, false},
+    {"gpt2", GPT2, false, false, false, false},
+    {"gpt-2", GPT2, false, false, false, false},
+    {"default", GPT2, false, false, false, false},
+    {"smollm", GPT2, true, false, false, false},
+    {"llama-bpe", LLAMA3("\\p{N}{1,3}"), false, true, true, false},
+    {"llama3", LLAMA3("\\p{N}{1,3}"), false, true, true, false},
+    {"qwen2", LLAMA3("\\p{N}"), false, false, false, true},
 };
-enum { RULES = sizeof rules / sizeof rules[0], JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 1 << 20 };
+enum {
+  RULES = sizeof rules / sizeof rules[0],
+  JIT_STACK_START = 32 << 10,
+  JIT_STACK_MAX = 1 << 20
+};
 
 struct pretokenizer {
   const pretokenizer_rule *rule;
@@ -45,10 +49,11 @@ struct pretokenizer {
 static troika_status pattern_compile(const char *text, pcre2_code **out, troika_error *err) {
   int code;
   PCRE2_SIZE at;
-  pcre2_code *pattern =
-      pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
-  if (!pattern) return error_set(err, TROIKA_INTERNAL, "pre-tokenizer pattern: error %d at %zu", code, at);
+  pcre2_code *pattern = pcre2_compile(
+      (PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+      PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+  if (!pattern)
+    return error_set(err, TROIKA_INTERNAL, "pre-tokenizer pattern: error %d at %zu", code, at);
   /* Without JIT (a hardened kernel may forbid it) matching is slower and still right. */
   pcre2_jit_compile(pattern, PCRE2_JIT_COMPLETE);
   *out = pattern;
@@ -90,8 +95,15 @@ void pretokenizer_destroy(pretokenizer **p) {
   *p = NULL;
 }
 
-bool pretokenizer_adds_bos(const pretokenizer *p) { return p->rule->adds_bos; }
-bool pretokenizer_whole_first(const pretokenizer *p) { return p->rule->whole_first; }
+bool pretokenizer_adds_bos(const pretokenizer *p) {
+  return p->rule->adds_bos;
+}
+bool pretokenizer_whole_first(const pretokenizer *p) {
+  return p->rule->whole_first;
+}
+bool pretokenizer_composes(const pretokenizer *p) {
+  return p->rule->composes;
+}
 
 /* One call's matching state: PCRE2's is not to be shared between threads. */
 typedef struct splitter {
@@ -105,13 +117,15 @@ typedef struct splitter {
 } splitter;
 
 /* First match at or after `at`: its bounds in *from, *to; false if there is none. */
-static troika_status find(splitter *s, const pcre2_code *pattern, bytes_view text, size_t at, bool *is,
-                          size_t *from, size_t *to) {
-  int n = pcre2_match(pattern, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, s->found, s->limits);
+static troika_status find(splitter *s, const pcre2_code *pattern, bytes_view text, size_t at,
+                          bool *is, size_t *from, size_t *to) {
+  int n = pcre2_match(pattern, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, s->found,
+                      s->limits);
   *is = n > 0;
   if (n == PCRE2_ERROR_NOMATCH) return TROIKA_OK;
   if (n <= 0)
-    return error_set(s->err, TROIKA_LIMIT, "pre-tokenizer gave up at byte %zu (PCRE2 error %d)", at, n);
+    return error_set(s->err, TROIKA_LIMIT, "pre-tokenizer gave up at byte %zu (PCRE2 error %d)", at,
+                     n);
   const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(s->found);
   *from = bounds[0];
   *to = bounds[1];
@@ -141,7 +155,8 @@ static troika_status split_digits(splitter *s, bytes_view text) {
     bool is;
     size_t from = text.len, to = text.len;
     troika_status status = find(s, s->p->digit, text, at, &is, &from, &to);
-    if (status == TROIKA_OK && from > at) status = split_part(s, bytes_of(text.ptr + at, from - at));
+    if (status == TROIKA_OK && from > at)
+      status = split_part(s, bytes_of(text.ptr + at, from - at));
     if (status == TROIKA_OK && is) status = split_part(s, bytes_of(text.ptr + from, to - from));
     if (status != TROIKA_OK) return status;
     at = to;
@@ -150,8 +165,8 @@ static troika_status split_digits(splitter *s, bytes_view text) {
 }
 
 troika_status pretokenizer_split(const pretokenizer *p, bytes_view text,
-                                 troika_status (*piece)(void *context, bytes_view piece), void *context,
-                                 troika_error *err) {
+                                 troika_status (*piece)(void *context, bytes_view piece),
+                                 void *context, troika_error *err) {
   splitter s = {.p = p, .piece = piece, .context = context, .err = err};
   troika_status status = TROIKA_NO_MEMORY;
   s.found = pcre2_match_data_create(1, NULL);

@@ -1,8 +1,9 @@
 /* special.c - finds control and user-defined tokens in text: leftmost, then longest.
  *
- * The tokens stand sorted by bytes. Walking the text, the range of those that begin with what was read so far is narrowed
- * byte by byte with two binary searches: a trie that needs no nodes, and whose cost stops at the first byte that fits
- * none. A text of n bytes costs at most n * (longest token) * log(tokens).
+ * The tokens stand sorted by bytes. Walking the text, the range of those that begin with what was
+ * read so far is narrowed byte by byte with two binary searches: a trie that needs no nodes, and
+ * whose cost stops at the first byte that fits none. A text of n bytes costs at most n * (longest
+ * token) * log(tokens).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -25,7 +26,8 @@ static int entry_compare(const void *a, const void *b) {
 }
 
 static bool is_special(const tokenizer *t, uint32_t id) {
-  return (t->type[id] == TOKEN_CONTROL || t->type[id] == TOKEN_USER) && t->offset[id + 1] > t->offset[id];
+  return (t->type[id] == TOKEN_CONTROL || t->type[id] == TOKEN_USER) &&
+         t->offset[id + 1] > t->offset[id];
 }
 
 troika_status special_build(tokenizer *t) {
@@ -55,8 +57,10 @@ troika_status special_build(tokenizer *t) {
   return TROIKA_OK;
 }
 
-/* First in [low, high) whose byte at `depth` is >= byte; all of them are longer than depth, or end there (and sort first). */
-static uint32_t narrow(const tokenizer *t, uint32_t low, uint32_t high, size_t depth, unsigned byte) {
+/* First in [low, high) whose byte at `depth` is >= byte; all of them are longer than depth, or end
+ * there (and sort first). */
+static uint32_t narrow(const tokenizer *t, uint32_t low, uint32_t high, size_t depth,
+                       unsigned byte) {
   while (low < high) {
     uint32_t middle = low + (high - low) / 2;
     bytes_view text = vocab_text(t, t->special[middle]);
@@ -80,8 +84,8 @@ static bool covers_literal(const size_t *literal, size_t n, size_t from, size_t 
   return low < n && literal[low] < to;
 }
 
-size_t special_match(const tokenizer *t, bytes_view text, size_t at, bool control, const size_t *literal,
-                     size_t literal_n, int32_t *id) {
+size_t special_match(const tokenizer *t, bytes_view text, size_t at, bool control,
+                     const size_t *literal, size_t literal_n, int32_t *id) {
   unsigned byte = (uint8_t)text.ptr[at];
   uint32_t low = t->first[byte], high = t->first[byte + 1];
   size_t best = 0;

@@ -1,12 +1,14 @@
-/* spm.c - SentencePiece BPE: characters are merged by the score of what they become; what is no token falls back to bytes.
+/* spm.c - SentencePiece BPE: characters are merged by the score of what they become; what is no
+ * token falls back to bytes.
  *
- * SentencePiece writes a space as the mark U+2581, so a mark in the text is the same as a space. Here both are a space, in the
- * vocabulary and in the text. Where the file asks for it, one space is put before the text and before what follows a
- * special token. Of two neighbours that would become the same token, the one with the longer left part goes first, then
- * the leftmost: the order of the merges in the published Gemma tokenizer. (Merging by score alone leaves it open.)
+ * SentencePiece writes a space as the mark U+2581, so a mark in the text is the same as a space.
+ * Here both are a space, in the vocabulary and in the text. Where the file asks for it, one space
+ * is put before the text and before what follows a special token. Of two neighbours that would
+ * become the same token, the one with the longer left part goes first, then the leftmost: the order
+ * of the merges in the published Gemma tokenizer. (Merging by score alone leaves it open.)
  *
- * A whole text is one run, but where no token has a space after the character before it, no merge can cross that
- * place, so the text is cut there: exact, and words are short.
+ * A whole text is one run, but where no token has a space after the character before it, no merge
+ * can cross that place, so the text is cut there: exact, and words are short.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -36,7 +38,8 @@ size_t spm_unmark(const char *text, size_t len, char *out) {
   return n;
 }
 
-/* Float order as unsigned order, turned round: the best score is the least number. UINT32_MAX means "no merge". */
+/* Float order as unsigned order, turned round: the best score is the least number. UINT32_MAX means
+ * "no merge". */
 static uint32_t score_rank(float score) {
   uint32_t bits;
   memcpy(&bits, &score, sizeof bits);
@@ -59,7 +62,8 @@ static bool before_space_has(const tokenizer *t, uint32_t character) {
   return false;
 }
 
-/* Which characters stand before a space inside a token; few (Gemma: one). Too many: the text is left whole. */
+/* Which characters stand before a space inside a token; few (Gemma: one). Too many: the text is
+ * left whole. */
 static void before_space_collect(tokenizer *t) {
   const uint32_t max = sizeof t->before_space / sizeof t->before_space[0];
   for (uint32_t id = 0; id < t->n; id++) {
@@ -98,7 +102,8 @@ static bool spm_lookup(const void *context, const char *run, const merge_symbol 
   return true;
 }
 
-/* One character that is no token: its bytes. Without byte tokens the unknown token stands for it. */
+/* One character that is no token: its bytes. Without byte tokens the unknown token stands for it.
+ */
 static troika_status push_bytes(encoder *e, const char *text, size_t len) {
   troika_status status = TROIKA_OK;
   for (size_t i = 0; status == TROIKA_OK && i < len; i++) {
@@ -130,7 +135,8 @@ static troika_status encode_part(encoder *e, bytes_view part) {
   return status;
 }
 
-/* No marks are left in `text`. User-defined tokens that begin with a space (runs of spaces) are whole. */
+/* No marks are left in `text`. User-defined tokens that begin with a space (runs of spaces) are
+ * whole. */
 static troika_status encode_spaced(encoder *e, bytes_view text) {
   const tokenizer *t = e->t;
   size_t from = 0;
@@ -153,10 +159,12 @@ static troika_status encode_spaced(encoder *e, bytes_view text) {
   return encode_part(e, bytes_of(text.ptr + from, text.len - from));
 }
 
-/* Marks that the text itself holds, two or more: where the vocabulary has a token for such a run, the reference finds it before
- * it turns spaces into marks. Returns the bytes taken from text[at], 0 for none. */
+/* Marks that the text itself holds, two or more: where the vocabulary has a token for such a run,
+ * the reference finds it before it turns spaces into marks. Returns the bytes taken from text[at],
+ * 0 for none. */
 static size_t mark_run(const tokenizer *t, bytes_view text, size_t at, int32_t *id) {
-  static const char spaces[SPACES + 1] = "                                                                ";
+  static const char spaces[SPACES + 1] =
+      "                                                                ";
   size_t n = 0;
   while (n < SPACES && is_mark(text.ptr + at + n * MARK_BYTES, text.len - at - n * MARK_BYTES)) n++;
   return n < 2 ? 0 : MARK_BYTES * special_match(t, bytes_of(spaces, n), 0, false, NULL, 0, id);

@@ -11,7 +11,8 @@
 /* ChatML, for a file without a template whose vocabulary has its tokens. */
 static const char chatml[] =
     "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>' + '\\n' }}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>' + "
+    "'\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
@@ -23,9 +24,12 @@ struct chat_template {
   bool builtin;
 };
 
-static troika_rs_bytes rs_bytes(bytes_view v) { return (troika_rs_bytes){v.ptr, v.len}; }
+static troika_rs_bytes rs_bytes(bytes_view v) {
+  return (troika_rs_bytes){v.ptr, v.len};
+}
 
-static troika_status rs_failed(int status, troika_rs_text *error, const char *what, troika_error *err) {
+static troika_status rs_failed(int status, troika_rs_text *error, const char *what,
+                               troika_error *err) {
   error_set(err, (troika_status)status, "%s%.*s", what, (int)(error->len < 400 ? error->len : 400),
             error->len ? error->ptr : "");
   troika_rs_text_free(error);
@@ -46,7 +50,8 @@ static troika_status create(bytes_view source, bytes_view bos, bytes_view eos, b
   t->source = copy;
   t->builtin = builtin;
   troika_rs_text error = {0};
-  int status = troika_rs_template_create(rs_bytes(source), rs_bytes(bos), rs_bytes(eos), &t->rs, &error);
+  int status =
+      troika_rs_template_create(rs_bytes(source), rs_bytes(bos), rs_bytes(eos), &t->rs, &error);
   if (status != TROIKA_OK) {
     chat_template_destroy(&t);
     return rs_failed(status, &error, "chat template: ", err);
@@ -55,9 +60,10 @@ static troika_status create(bytes_view source, bytes_view bos, bytes_view eos, b
   return TROIKA_OK;
 }
 
-troika_status chat_template_create_source(bytes_view source, const char *bos, const char *eos, chat_template **out,
-                                          troika_error *err) {
-  return create(source, bytes_of_string(bos ? bos : ""), bytes_of_string(eos ? eos : ""), false, out, err);
+troika_status chat_template_create_source(bytes_view source, const char *bos, const char *eos,
+                                          chat_template **out, troika_error *err) {
+  return create(source, bytes_of_string(bos ? bos : ""), bytes_of_string(eos ? eos : ""), false,
+                out, err);
 }
 
 static bool has_control(const tokenizer *t, const char *text) {
@@ -66,7 +72,8 @@ static bool has_control(const tokenizer *t, const char *text) {
   return special_match(t, bytes_of(text, len), 0, true, NULL, 0, &id) == len;
 }
 
-troika_status chat_template_create(const gguf *file, const tokenizer *t, chat_template **out, troika_error *err) {
+troika_status chat_template_create(const gguf *file, const tokenizer *t, chat_template **out,
+                                   troika_error *err) {
   bytes_view source = bytes_of_string(chatml);
   troika_status status = gguf_get_string(file, "tokenizer.chat_template", &source, err);
   bool builtin = status == TROIKA_NOT_FOUND;
@@ -74,7 +81,8 @@ troika_status chat_template_create(const gguf *file, const tokenizer *t, chat_te
     return error_set(err, TROIKA_NOT_FOUND,
                      "the file has no chat template and its vocabulary no <|im_start|> for ChatML");
   if (status != TROIKA_OK && !builtin) return status;
-  return create(source, tokenizer_piece(t, t->bos, true), tokenizer_piece(t, t->eos, true), builtin, out, err);
+  return create(source, tokenizer_piece(t, t->bos, true), tokenizer_piece(t, t->eos, true), builtin,
+                out, err);
 }
 
 void chat_template_destroy(chat_template **t) {
@@ -85,11 +93,16 @@ void chat_template_destroy(chat_template **t) {
   *t = NULL;
 }
 
-const char *chat_template_source(const chat_template *t) { return t->source; }
-bool chat_template_is_builtin(const chat_template *t) { return t->builtin; }
+const char *chat_template_source(const chat_template *t) {
+  return t->source;
+}
+bool chat_template_is_builtin(const chat_template *t) {
+  return t->builtin;
+}
 
-troika_status chat_template_render(const chat_template *t, bytes_view messages_json, bytes_view tools_json,
-                                   chat_render_options options, bytes_buffer *out, troika_error *err) {
+troika_status chat_template_render(const chat_template *t, bytes_view messages_json,
+                                   bytes_view tools_json, chat_render_options options,
+                                   bytes_buffer *out, troika_error *err) {
   troika_rs_render_request request = {.messages = rs_bytes(messages_json),
                                       .tools = rs_bytes(tools_json),
                                       .output_max = OUTPUT_MAX,
@@ -112,13 +125,15 @@ static troika_rs_bytes *controls_list(const tokenizer *t, size_t *n) {
   troika_rs_bytes *list = malloc(((size_t)t->special_n + 1) * sizeof *list);
   *n = 0;
   for (uint32_t i = 0; list && i < t->special_n; i++)
-    if (t->type[t->special[i]] == TOKEN_CONTROL) list[(*n)++] = rs_bytes(vocab_text(t, t->special[i]));
+    if (t->type[t->special[i]] == TOKEN_CONTROL)
+      list[(*n)++] = rs_bytes(vocab_text(t, t->special[i]));
   return list;
 }
 
-troika_status chat_template_tokenize(const chat_template *t, const tokenizer *tok, bytes_view messages_json,
-                                     bytes_view tools_json, chat_render_options options, size_t max,
-                                     tokenizer_ids *out, troika_error *err) {
+troika_status chat_template_tokenize(const chat_template *t, const tokenizer *tok,
+                                     bytes_view messages_json, bytes_view tools_json,
+                                     chat_render_options options, size_t max, tokenizer_ids *out,
+                                     troika_error *err) {
   troika_rs_render_request request = {.messages = rs_bytes(messages_json),
                                       .tools = rs_bytes(tools_json),
                                       .output_max = OUTPUT_MAX,
@@ -131,9 +146,9 @@ troika_status chat_template_tokenize(const chat_template *t, const tokenizer *to
   int failed = troika_rs_template_render(t->rs, &request, &text, &error);
   free(controls);
   if (failed != TROIKA_OK) return rs_failed(failed, &error, "", err);
-  troika_status status =
-      tokenizer_encode_literal(tok, bytes_of(text.ptr, text.len), text.literal, text.literal_n,
-                               (tokenizer_options){.parse_special = true, .add_bos = true}, max, out, err);
+  troika_status status = tokenizer_encode_literal(
+      tok, bytes_of(text.ptr, text.len), text.literal, text.literal_n,
+      (tokenizer_options){.parse_special = true, .add_bos = true}, max, out, err);
   troika_rs_text_free(&text);
   return status;
 }

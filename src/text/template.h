@@ -1,18 +1,25 @@
 /* template.h - chat templates: messages to the prompt text that the model was trained on.
  *
- * The template is Jinja from the file (`tokenizer.chat_template`), rendered by minijinja with Python's methods, in the Rust static library
- * beside this file; a built-in ChatML when the file has none and its vocabulary has <|im_start|>. A template is code from outside: it runs with bounded fuel, bounded
- * output, on a thread of its own with a 64 MiB stack (a deep one overflows the stack, which no handler catches). Never call template_render from the
- * HTTP or the runtime thread.
+ * The template is Jinja from the file (`tokenizer.chat_template`), rendered by minijinja with
+ * Python's methods, in the Rust static library beside this file; a built-in ChatML when the file
+ * has none and its vocabulary has <|im_start|>. A template is code from outside: it runs with
+ * bounded fuel, bounded output, on a thread of its own with a 64 MiB stack (a deep one overflows
+ * the stack, which no handler catches). Never call template_render from the HTTP or the runtime
+ * thread.
  *
- * What the template writes may hold control tokens; what the messages hold may not. chat_template_tokenize marks, before rendering, the
- * characters of the messages with which a control token could begin or end, and no control token may cover a marked one: a message's
- * `<|im_end|>` is tokenized as plain text, also when filters move, cut, quote or join it (src/text/rust/src/guard.rs says how). The text
- * itself is always exactly what the reference library would render. Cost: messages that hold such characters are rendered twice.
- * Limits: a control token whose first and last characters the template wrote counts as the template's, also if a message wrote its middle (as
- * in `<|{{ message.role }}|>`): check roles and tool names before. Where a template looks at those characters itself the marking is
- * weaker, and if it changes whole control tokens of a message (quotes them in ASCII, say) the request is TROIKA_INVALID.
- * User-defined tokens (not control) are found in messages too, as the reference tokenizers do. */
+ * What the template writes may hold control tokens; what the messages hold may not.
+ * chat_template_tokenize marks, before rendering, the characters of the messages with which a
+ * control token could begin or end, and no control token may cover a marked one: a message's
+ * `<|im_end|>` is tokenized as plain text, also when filters move, cut, quote or join it
+ * (src/text/rust/src/guard.rs says how). The text itself is always exactly what the reference
+ * library would render. Cost: messages that hold such characters are rendered twice. Limits: a
+ * control token whose first and last characters the template wrote counts as the template's, also
+ * if a message wrote its middle (as in `<|{{ message.role }}|>`): check roles and tool names
+ * before. Where a template looks at those characters itself the marking is weaker, and if it
+ * changes whole control tokens of a message (quotes them in ASCII, say) the request is
+ * TROIKA_INVALID. User-defined tokens (not control) are found in messages too, as the reference
+ * tokenizers do.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_TEMPLATE_H
 #define TEXT_TEMPLATE_H
 
@@ -23,11 +30,14 @@
 
 typedef struct chat_template chat_template; /* immutable: any thread */
 
-/* TROIKA_NOT_FOUND if the file has no template and ChatML does not fit the vocabulary; TROIKA_FORMAT with minijinja's line if it does not parse. */
-troika_status chat_template_create(const gguf *file, const tokenizer *t, chat_template **out, troika_error *err);
-/* From source text, for tests and --chat-template. bos/eos are the texts that the template may write. */
-troika_status chat_template_create_source(bytes_view source, const char *bos, const char *eos, chat_template **out,
-                                          troika_error *err);
+/* TROIKA_NOT_FOUND if the file has no template and ChatML does not fit the vocabulary;
+ * TROIKA_FORMAT with minijinja's line if it does not parse. */
+troika_status chat_template_create(const gguf *file, const tokenizer *t, chat_template **out,
+                                   troika_error *err);
+/* From source text, for tests and --chat-template. bos/eos are the texts that the template may
+ * write. */
+troika_status chat_template_create_source(bytes_view source, const char *bos, const char *eos,
+                                          chat_template **out, troika_error *err);
 void chat_template_destroy(chat_template **t);
 const char *chat_template_source(const chat_template *t);
 bool chat_template_is_builtin(const chat_template *t);
@@ -37,13 +47,17 @@ typedef struct chat_render_options {
   int64_t now_unix_s; /* what strftime_now sees */
 } chat_render_options;
 
-/* messages_json: a JSON array of {role, content, ...}; tools_json: a JSON array or empty. `out` receives the text as a person would read it (for
- * /apply-template and tests). raise_exception's text comes back as TROIKA_INVALID in err. */
-troika_status chat_template_render(const chat_template *t, bytes_view messages_json, bytes_view tools_json,
-                                   chat_render_options options, bytes_buffer *out, troika_error *err);
-/* Renders and tokenizes: control tokens only where the template wrote them; exactly one BOS if the model wants one. */
-troika_status chat_template_tokenize(const chat_template *t, const tokenizer *tok, bytes_view messages_json,
-                                     bytes_view tools_json, chat_render_options options, size_t max,
-                                     tokenizer_ids *out, troika_error *err);
+/* messages_json: a JSON array of {role, content, ...}; tools_json: a JSON array or empty. `out`
+ * receives the text as a person would read it (for /apply-template and tests). raise_exception's
+ * text comes back as TROIKA_INVALID in err. */
+troika_status chat_template_render(const chat_template *t, bytes_view messages_json,
+                                   bytes_view tools_json, chat_render_options options,
+                                   bytes_buffer *out, troika_error *err);
+/* Renders and tokenizes: control tokens only where the template wrote them; exactly one BOS if the
+ * model wants one. */
+troika_status chat_template_tokenize(const chat_template *t, const tokenizer *tok,
+                                     bytes_view messages_json, bytes_view tools_json,
+                                     chat_render_options options, size_t max, tokenizer_ids *out,
+                                     troika_error *err);
 
 #endif

@@ -8,7 +8,8 @@
 #include "base/error.h"
 #include "text/tokenizer_internal.h"
 
-static troika_status family_get(tokenizer *t, const gguf *file, bytes_view *pre, troika_error *err) {
+static troika_status family_get(tokenizer *t, const gguf *file, bytes_view *pre,
+                                troika_error *err) {
   bytes_view model;
   troika_status status = gguf_get_string(file, "tokenizer.ggml.model", &model, err);
   if (status == TROIKA_NOT_FOUND)
@@ -46,7 +47,8 @@ troika_status tokenizer_create(const gguf *file, tokenizer **out, troika_error *
     if (status == TROIKA_OK)
       status = flag_get(file, "tokenizer.ggml.add_space_prefix", &t->adds_prefix, err);
   }
-  if (status == TROIKA_OK) status = flag_get(file, "tokenizer.ggml.add_bos_token", &t->adds_bos, err);
+  if (status == TROIKA_OK)
+    status = flag_get(file, "tokenizer.ggml.add_bos_token", &t->adds_bos, err);
   if (status != TROIKA_OK) {
     if (status == TROIKA_NO_MEMORY) error_set(err, status, "no memory for the vocabulary");
     tokenizer_destroy(&t);
@@ -67,12 +69,24 @@ void tokenizer_destroy(tokenizer **t) {
   *t = NULL;
 }
 
-uint32_t tokenizer_vocab_size(const tokenizer *t) { return t->n; }
-int32_t tokenizer_bos(const tokenizer *t) { return t->bos; }
-int32_t tokenizer_eos(const tokenizer *t) { return t->eos; }
-bool tokenizer_adds_bos(const tokenizer *t) { return t->adds_bos; }
-bool tokenizer_strips_prefix(const tokenizer *t) { return t->adds_prefix; }
-const char *tokenizer_kind(const tokenizer *t) { return t->kind; }
+uint32_t tokenizer_vocab_size(const tokenizer *t) {
+  return t->n;
+}
+int32_t tokenizer_bos(const tokenizer *t) {
+  return t->bos;
+}
+int32_t tokenizer_eos(const tokenizer *t) {
+  return t->eos;
+}
+bool tokenizer_adds_bos(const tokenizer *t) {
+  return t->adds_bos;
+}
+bool tokenizer_strips_prefix(const tokenizer *t) {
+  return t->adds_prefix;
+}
+const char *tokenizer_kind(const tokenizer *t) {
+  return t->kind;
+}
 
 bool tokenizer_is_end(const tokenizer *t, int32_t token) {
   for (unsigned i = 0; i < t->ends_n; i++)
@@ -94,9 +108,12 @@ bytes_view tokenizer_piece(const tokenizer *t, int32_t token, bool special) {
   return hidden && !special ? bytes_of("", 0) : vocab_text(t, token);
 }
 
-size_t tokenizer_piece_max(const tokenizer *t) { return t->piece_max; }
+size_t tokenizer_piece_max(const tokenizer *t) {
+  return t->piece_max;
+}
 
-void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, bytes_buffer *out) {
+void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special,
+                      bytes_buffer *out) {
   bool first = t->adds_prefix;
   for (size_t i = 0; i < n; i++) {
     bytes_view piece = tokenizer_piece(t, ids[i], special);
@@ -147,7 +164,8 @@ static troika_status encode_text(encoder *e, bytes_view text, tokenizer_options 
     /* SentencePiece's runs of spaces are found later, when marks and spaces are one. */
     bool none = t->first[byte] == t->first[byte + 1] || (t->family == FAMILY_SPM && byte == ' ');
     int32_t id = -1;
-    size_t len = none ? 0 : special_match(t, text, at, options.parse_special, literal, literal_n, &id);
+    size_t len =
+        none ? 0 : special_match(t, text, at, options.parse_special, literal, literal_n, &id);
     if (len == 0) {
       at++;
       continue;
@@ -162,10 +180,12 @@ static troika_status encode_text(encoder *e, bytes_view text, tokenizer_options 
   return encode_run(e, bytes_of(text.ptr + from, text.len - from), prefix);
 }
 
-troika_status tokenizer_encode_literal(const tokenizer *t, bytes_view text, const size_t *literal, size_t literal_n,
-                                       tokenizer_options options, size_t max, tokenizer_ids *out, troika_error *err) {
+troika_status tokenizer_encode_literal(const tokenizer *t, bytes_view text, const size_t *literal,
+                                       size_t literal_n, tokenizer_options options, size_t max,
+                                       tokenizer_ids *out, troika_error *err) {
   if (text.len > TOKENIZER_TEXT_MAX)
-    return error_set(err, TROIKA_LIMIT, "text of %zu bytes, at most %d", text.len, TOKENIZER_TEXT_MAX);
+    return error_set(err, TROIKA_LIMIT, "text of %zu bytes, at most %d", text.len,
+                     TOKENIZER_TEXT_MAX);
   size_t valid = text.len ? utf8_valid_prefix(text.ptr, text.len, NULL) : 0;
   if (valid != text.len)
     return error_set(err, TROIKA_FORMAT, "text is not valid UTF-8 at byte %zu", valid);
@@ -184,14 +204,15 @@ troika_status tokenizer_encode_literal(const tokenizer *t, bytes_view text, cons
   if (status == TROIKA_OK && over) status = TROIKA_LIMIT;
   if (status == TROIKA_LIMIT && over)
     error_set(err, status, "text of %zu bytes has more than %zu tokens", text.len, max);
-  if (status == TROIKA_NO_MEMORY) error_set(err, status, "no memory to tokenize %zu bytes", text.len);
+  if (status == TROIKA_NO_MEMORY)
+    error_set(err, status, "no memory to tokenize %zu bytes", text.len);
   if (status != TROIKA_OK) out->n = start;
   bytes_free(&e.normal);
   merge_free(&e.scratch);
   return status;
 }
 
-troika_status tokenizer_encode(const tokenizer *t, bytes_view text, tokenizer_options options, size_t max,
-                               tokenizer_ids *out, troika_error *err) {
+troika_status tokenizer_encode(const tokenizer *t, bytes_view text, tokenizer_options options,
+                               size_t max, tokenizer_ids *out, troika_error *err) {
   return tokenizer_encode_literal(t, text, NULL, 0, options, max, out, err);
 }

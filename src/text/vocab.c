@@ -1,7 +1,8 @@
-/* vocab.c - the vocabulary of a file: texts, types, the table to find a token by its bytes, the tokens with a role.
+/* vocab.c - the vocabulary of a file: texts, types, the table to find a token by its bytes, the
+ * tokens with a role.
  *
- * Everything is checked here, so that encoding and decoding need not. Cost: about 25 bytes a token; 262,144 tokens load in
- * some 30 ms.
+ * Everything is checked here, so that encoding and decoding need not. Cost: about 25 bytes a token;
+ * 262,144 tokens load in some 30 ms.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
@@ -10,12 +11,27 @@
 #include "base/error.h"
 #include "text/tokenizer_internal.h"
 
-/* Texts of tokens that end an answer in published models; they count only where they are control tokens. */
+/* Texts of tokens that end an answer in published models; they count only where they are control
+ * tokens. */
 static const char *const end_texts[] = {
-    "</s>",        "<eos>",       "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
-    "<|eot_id|>",  "<|eom_id|>",  "<end_of_turn>", "<|end|>",         "<|eot|>",
-    "<|eom|>",     "<EOT>",       "<turn|>",       "<|return|>",      "<|call|>",
-    "<|END_OF_TURN_TOKEN|>",      "<|end_of_turn|>", "<｜end▁of▁sentence｜>",
+    "</s>",
+    "<eos>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<EOT>",
+    "<turn|>",
+    "<|return|>",
+    "<|call|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|end_of_turn|>",
+    "<｜end▁of▁sentence｜>",
 };
 /* Keys whose token ends an answer. */
 static const char *const end_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
@@ -67,8 +83,10 @@ static int byte_token_value(bytes_view text) {
   int value = 0;
   for (int i = 3; i < 5; i++) {
     char c = text.ptr[i];
-    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10
-              : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    int digit = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                       : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }
@@ -116,7 +134,8 @@ static troika_status texts_load(tokenizer *t, const gguf_kv *tokens, troika_erro
     } else if (t->family == FAMILY_SPM && t->type[i] != TOKEN_CONTROL) {
       n = spm_unmark(text.ptr, text.len, out);
     }
-    if (n == SIZE_MAX) { /* also a normal token outside the byte letters: it can be printed, not reached */
+    if (n == SIZE_MAX) { /* also a normal token outside the byte letters: it can be printed, not
+                            reached */
       memcpy(out, text.ptr, text.len);
       n = text.len;
       if (t->family == FAMILY_BPE && t->type[i] == TOKEN_NORMAL) t->type[i] = TOKEN_UNUSED;
@@ -134,12 +153,13 @@ static bool is_end_text(bytes_view text) {
   return false;
 }
 
-/* Some files call their turn marks user-defined. A user could then write them, so they count as control tokens: what ends an
- * answer, and what looks like <|this|>. */
+/* Some files call their turn marks user-defined. A user could then write them, so they count as
+ * control tokens: what ends an answer, and what looks like <|this|>. */
 static void control_promote(tokenizer *t) {
   for (uint32_t i = 0; i < t->n; i++) {
     bytes_view text = vocab_text(t, (int32_t)i);
-    bool looks = text.len > 4 && memcmp(text.ptr, "<|", 2) == 0 && memcmp(text.ptr + text.len - 2, "|>", 2) == 0;
+    bool looks = text.len > 4 && memcmp(text.ptr, "<|", 2) == 0 &&
+                 memcmp(text.ptr + text.len - 2, "|>", 2) == 0;
     if (t->type[i] == TOKEN_USER && (looks || is_end_text(text))) t->type[i] = TOKEN_CONTROL;
   }
 }
@@ -186,7 +206,8 @@ static troika_status roles_load(tokenizer *t, const gguf *file, troika_error *er
   }
   if (status != TROIKA_OK) return status;
   for (uint32_t i = 0; i < t->n; i++) {
-    if (t->type[i] == TOKEN_CONTROL && is_end_text(vocab_text(t, (int32_t)i))) end_add(t, (int32_t)i);
+    if (t->type[i] == TOKEN_CONTROL && is_end_text(vocab_text(t, (int32_t)i)))
+      end_add(t, (int32_t)i);
   }
   return TROIKA_OK;
 }

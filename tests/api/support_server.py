@@ -43,6 +43,7 @@ class Server:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)  # two at once would be one
             self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(20)

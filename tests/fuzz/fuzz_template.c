@@ -1,7 +1,8 @@
 /* fuzz_template.c - templates and messages from outside.
- * Input: template source, a NUL, messages as JSON, a NUL, text for a message's content. What must hold: no crash, an error has a reason, output
- * is UTF-8 and tokenizes to itself; and whatever the content is, fixed templates give as many control tokens as they hold.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Input: template source, a NUL, messages as JSON, a NUL, text for a message's content. What must
+ * hold: no crash, an error has a reason, output is UTF-8 and tokenizes to itself; and whatever the
+ * content is, fixed templates give as many control tokens as they hold. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +21,15 @@ typedef struct fixed_template {
 
 static fixed_template fixed[] = {
     {"<|im_start|>{{ messages[0].content }}<|im_end|>{{ messages[0].content | trim }}", 2, NULL},
-    {"<|im_start|>{{ messages | tojson }}{{ messages[0].content.split('|') | join('|') }}", 1, NULL},
+    {"<|im_start|>{{ messages | tojson }}{{ messages[0].content.split('|') | join('|') }}", 1,
+     NULL},
     {"{% if '</s>' in messages[0].content %}{{ messages[0].content.split('</s>')[-1] }}{% endif %}"
-     "{{ messages[0].content + messages[0].content }}<|im_end|>", 1, NULL},
+     "{{ messages[0].content + messages[0].content }}<|im_end|>",
+     1, NULL},
 };
 
-static const chat_render_options options = {.add_generation_prompt = true, .now_unix_s = 1764456789};
+static const chat_render_options options = {.add_generation_prompt = true,
+                                            .now_unix_s = 1764456789};
 
 static tokenizer *vocabulary(void) {
   static tokenizer *t;
@@ -76,15 +80,17 @@ static void any_content(bytes_view content) {
   bytes_buffer json;
   bytes_init(&json, 1 << 20);
   bytes_append_string(&json, "[{\"content\": \"");
-  for (size_t i = 0; i < content.len; i++) bytes_append_format(&json, (uint8_t)content.ptr[i] < 0x80 ? "\\u%04x" : "%c", content.ptr[i]);
+  for (size_t i = 0; i < content.len; i++)
+    bytes_append_format(&json, (uint8_t)content.ptr[i] < 0x80 ? "\\u%04x" : "%c", content.ptr[i]);
   bytes_append_string(&json, "\"}]");
   for (size_t f = 0; f < sizeof fixed / sizeof fixed[0] && !json.failed; f++) {
     if (!fixed[f].made)
-      CHECK(chat_template_create_source(bytes_of_string(fixed[f].source), "", "", &fixed[f].made, NULL) == TROIKA_OK);
+      CHECK(chat_template_create_source(bytes_of_string(fixed[f].source), "", "", &fixed[f].made,
+                                        NULL) == TROIKA_OK);
     tokenizer_ids ids = {0};
     size_t n = 0;
-    CHECK(chat_template_tokenize(fixed[f].made, vocabulary(), bytes_of(json.data, json.len), bytes_of("", 0), options, 0, &ids,
-                                 NULL) == TROIKA_OK);
+    CHECK(chat_template_tokenize(fixed[f].made, vocabulary(), bytes_of(json.data, json.len),
+                                 bytes_of("", 0), options, 0, &ids, NULL) == TROIKA_OK);
     for (size_t i = 0; i < ids.n; i++) n += tokenizer_is_control(vocabulary(), ids.data[i]);
     CHECK(n == fixed[f].controls);
     tokenizer_ids_free(&ids);

@@ -93,9 +93,11 @@ void random_floats(check_run *run, input_kind kind, float *out, size_t n) {
       for (size_t j = 0; j < count; j++) out[i + j] = random_normal(run) * scale;
     }
     if (kind == INPUT_HOSTILE && random_below(run, 8) == 0) {
-      const uint32_t payload = random_u32(run) & 0x807fffffu;
-      out[i + random_below(run, (uint32_t)count)] = float_of_bits(
-          random_u32(run) & 1 ? payload | 0x7f800000u : 0x7f800000u | (payload & 0x80000000u));
+      /* Inf, or a NaN of which half have nothing in the bits that bf16 keeps. */
+      const uint32_t sign = random_u32(run) & 0x80000000u;
+      const uint32_t payload = random_u32(run) & (random_u32(run) & 1 ? 0x7fffffu : 0xffffu);
+      const uint32_t bits = random_u32(run) & 1 ? 0x7f800000u : 0x7f800000u | payload;
+      out[i + random_below(run, (uint32_t)count)] = float_of_bits(sign | bits);
     }
   }
 }

@@ -76,8 +76,8 @@ rig *rig_open(rig_options o) {
   need(!gguf_open(path, &r->file, &err), "open", &err);
   need(!model_graph_create(r->file, &r->g, &err), "graph", &err);
   open_tables(r);
-  device_cpu_options cpu = {o.threads, o.activations, o.levels, o.stop_panels};
-  need(!device_cpu_open(&cpu, &r->cpu, &err), "device", &err);
+  device_options options = {o.threads, (uint8_t)o.activations, o.levels, o.stop_panels};
+  need(!device_factory_find("cpu")->open(&options, &r->cpu, &err), "device", &err);
   need(!r->cpu->driver->prepare(r->cpu, &r->tables, NULL, NULL, &err), "prepare", &err);
   need(!r->cpu->driver->queue_open(r->cpu, on_done, r, &r->queue, &err), "queue", &err);
   r->k = device_cpu_table(r->cpu);

@@ -14,7 +14,8 @@ enum { RIG_SLOTS_MAX = 4, RIG_SEQUENCES_MAX = 16 };
 
 typedef struct rig_options {
   const char *model;         /* file name in the models folder */
-  uint32_t threads, activations, levels, stop_panels;
+  uint32_t threads, activations, stop_panels;
+  const char *levels;        /* NULL: all */
   uint32_t slots, slot_rows; /* each slot holds so many rows, all may want logits */
   uint32_t sequences, context;
 } rig_options;

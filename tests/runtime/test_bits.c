@@ -12,7 +12,9 @@ enum { STEPS = 6, OTHERS_MAX = 8, ROWS = 160, CONTEXT = 1024 };
 
 typedef struct variant {
   const char *name;
-  uint32_t threads, levels, stop_panels, span, others, activations;
+  uint32_t threads;
+  const char *levels; /* NULL: all */
+  uint32_t stop_panels, span, others, activations;
   bool other_prefill; /* another prompt shares each launch */
 } variant;
 
@@ -112,17 +114,17 @@ static void compare(const char *model, const variant *v, const answer *a, const 
 }
 
 static void check(const char *model, uint32_t prompt_n, bool all) {
-  const uint32_t every = KERNEL_MASK_ALL, cpu = kernel_cpu_levels();
-  const variant base = {"alone", 2, every, 0, ROWS, 0, KERNEL_DEFAULT, false};
+  const uint32_t cpu = kernel_cpu_levels();
+  const variant base = {"alone", 2, NULL, 0, ROWS, 0, KERNEL_DEFAULT, false};
   const variant list[] = {
-      {"one thread", 1, every, 0, ROWS, 0, KERNEL_DEFAULT, false},
-      {"three threads on any cores", 3, every, 0, ROWS, 0, KERNEL_DEFAULT, false},
-      {"spans of 7", 2, every, 0, 7, 0, KERNEL_DEFAULT, false},
-      {"spans of 64, beside a prompt", 2, every, 0, 64, 0, KERNEL_DEFAULT, true},
-      {"with 1 other", 2, every, 0, ROWS, 1, KERNEL_DEFAULT, false},
-      {"with 3 others and a prompt", 2, every, 0, ROWS, 3, KERNEL_DEFAULT, true},
-      {"with 8 others and a prompt, 1 thread", 1, every, 0, ROWS, 8, KERNEL_DEFAULT, true},
-      {"stopped after every 97th panel, with 3 others and a prompt", 2, every, 97, ROWS, 3, KERNEL_DEFAULT, true}};
+      {"one thread", 1, NULL, 0, ROWS, 0, KERNEL_DEFAULT, false},
+      {"three threads on any cores", 3, NULL, 0, ROWS, 0, KERNEL_DEFAULT, false},
+      {"spans of 7", 2, NULL, 0, 7, 0, KERNEL_DEFAULT, false},
+      {"spans of 64, beside a prompt", 2, NULL, 0, 64, 0, KERNEL_DEFAULT, true},
+      {"with 1 other", 2, NULL, 0, ROWS, 1, KERNEL_DEFAULT, false},
+      {"with 3 others and a prompt", 2, NULL, 0, ROWS, 3, KERNEL_DEFAULT, true},
+      {"with 8 others and a prompt, 1 thread", 1, NULL, 0, ROWS, 8, KERNEL_DEFAULT, true},
+      {"stopped after every 97th panel, with 3 others and a prompt", 2, NULL, 97, ROWS, 3, KERNEL_DEFAULT, true}};
   answer alone = run(model, &base, prompt_n);
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
     answer a = run(model, &list[i], prompt_n);
@@ -132,18 +134,23 @@ static void check(const char *model, uint32_t prompt_n, bool all) {
   /* Short from here on: a stop after every panel, and the scalar level. */
   const uint32_t few = 12;
   answer shorter = run(model, &base, few);
-  const variant panels = {"stopped and resumed after every panel", 2, every, 1, ROWS, 0, KERNEL_DEFAULT, false};
-  const variant panels_in_company = {"stopped after every panel, with 3 others and a prompt", 2, every, 1, ROWS, 3, KERNEL_DEFAULT, true};
+  const variant panels = {"stopped and resumed after every panel", 2, NULL, 1, ROWS, 0, KERNEL_DEFAULT, false};
+  const variant panels_in_company = {"stopped after every panel, with 3 others and a prompt", 2, NULL, 1, ROWS, 3, KERNEL_DEFAULT, true};
   answer a = run(model, &panels, few);
   compare(model, &panels, &a, &shorter);
   a = run(model, &panels_in_company, few);
   compare(model, &panels_in_company, &a, &shorter);
-  for (int bit = -1; bit < KERNEL_BIT_COUNT; bit++) { /* scalar, then each level with all below it */
-    uint32_t mask = (1u << (bit + 1)) - 1;
-    char name[64];
-    if (bit >= 0 && !(cpu >> bit & 1)) continue;
-    snprintf(name, sizeof name, "levels up to bit %d (mask 0x%x)", bit, mask);
-    const variant level = {name, 2, mask, 0, ROWS, 0, KERNEL_DEFAULT, false};
+  /* Scalar, then each level with all below it. */
+  static const char *const levels[] = {"scalar", "avx2", "avx2,avxvnni", "avx2,avxvnni,avx512",
+                                       "avx2,avxvnni,avx512,avx512vnni", "all"};
+  for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+    uint32_t mask = 0;
+    if (!kernel_mask_parse(levels[i], &mask)) abort();
+    if (i + 1 < sizeof levels / sizeof *levels && (mask & ~cpu)) {
+      printf("not on this processor: %s\n", levels[i]);
+      continue;
+    }
+    const variant level = {levels[i], 2, levels[i], 0, ROWS, 0, KERNEL_DEFAULT, false};
     a = run(model, &level, few);
     compare(model, &level, &a, &shorter);
   }

@@ -145,7 +145,7 @@ static void judge(const char *model, const char *set, const char *rows, const fi
 
 static void check_model(const char *label, const char *file, const char *golden_name) {
   golden g = golden_open(golden_name);
-  rig_options o = {.model = file, .threads = os_cpus(""), .levels = KERNEL_MASK_ALL, .slots = 1,
+  rig_options o = {.model = file, .threads = os_cpus(""), .slots = 1,
                    .slot_rows = SPAN, .sequences = 1, .context = 2048};
   printf("%s: %u positions, reference %.60s\n", label, g.head->counts[1], g.head->made_with);
   /* KL64 is 0.86 of the whole KL (README beside the golden files): 0.002 is 0.0017, 1e-5 is 8.5e-6. */

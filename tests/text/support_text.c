@@ -11,8 +11,9 @@
 
 #include <cmocka.h>
 
-static const char *const files[SUPPORT_MODELS] = {
-    "models/SmolLM2-135M-Instruct.Q4_1.gguf", "models/gemma-3-270m-q4_k_m.gguf", "test-data/llama2-vocab.gguf"};
+static const char *const files[SUPPORT_MODELS] = {"models/SmolLM2-135M-Instruct.Q4_1.gguf",
+                                                  "models/gemma-3-270m-q4_k_m.gguf",
+                                                  "test-data/llama2-vocab.gguf"};
 
 const char *support_path(const char *name) {
   static char path[4096];
@@ -22,8 +23,10 @@ const char *support_path(const char *name) {
   else
     snprintf(path, sizeof path, "%s/.cache/troika/%s", home ? home : "", name);
   if (access(path, R_OK) != 0)
-    fail_msg("%s is missing; `make test` fetches the models, and this makes the rest: "
-             "build/venv/bin/python tools/tokenizer_oracle.py", path);
+    fail_msg(
+        "%s is missing; `make test` fetches the models, and this makes the rest: "
+        "build/venv/bin/python tools/tokenizer_oracle.py",
+        path);
   return path;
 }
 
@@ -70,11 +73,13 @@ const tokenizer *support_tokenizer(support_model which) {
 static void print_ids(const char *name, const int32_t *ids, size_t n, size_t at) {
   size_t from = at > 6 ? at - 6 : 0;
   fprintf(stderr, "  %s, from %zu of %zu:", name, from, n);
-  for (size_t i = from; i < n && i < at + 10; i++) fprintf(stderr, i == at ? " [%d]" : " %d", (int)ids[i]);
+  for (size_t i = from; i < n && i < at + 10; i++)
+    fprintf(stderr, i == at ? " [%d]" : " %d", (int)ids[i]);
   fprintf(stderr, "\n");
 }
 
-void support_ids_equal(const char *what, const int32_t *got, size_t got_n, const int32_t *expected, size_t expected_n) {
+void support_ids_equal(const char *what, const int32_t *got, size_t got_n, const int32_t *expected,
+                       size_t expected_n) {
   size_t at = 0;
   while (at < got_n && at < expected_n && got[at] == expected[at]) at++;
   if (at == got_n && at == expected_n) return;
@@ -83,10 +88,12 @@ void support_ids_equal(const char *what, const int32_t *got, size_t got_n, const
   fail_msg("%s: ids differ at %zu", what, at);
 }
 
-void support_encodes(const tokenizer *t, const char *text, tokenizer_options options, const int32_t *expected, size_t n) {
+void support_encodes(const tokenizer *t, const char *text, tokenizer_options options,
+                     const int32_t *expected, size_t n) {
   tokenizer_ids ids = {0};
   troika_error err = {0};
-  if (tokenizer_encode(t, bytes_of_string(text), options, 0, &ids, &err) != TROIKA_OK) fail_msg("%s: %s", text, err.text);
+  if (tokenizer_encode(t, bytes_of_string(text), options, 0, &ids, &err) != TROIKA_OK)
+    fail_msg("%s: %s", text, err.text);
   support_ids_equal(text, ids.data, ids.n, expected, n);
   tokenizer_ids_free(&ids);
 }
@@ -97,5 +104,9 @@ static double seconds_of(clockid_t clock) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-double support_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
-double support_cpu_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
+double support_seconds(void) {
+  return seconds_of(CLOCK_MONOTONIC);
+}
+double support_cpu_seconds(void) {
+  return seconds_of(CLOCK_THREAD_CPUTIME_ID);
+}

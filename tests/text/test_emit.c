@@ -1,5 +1,5 @@
-/* test_emit.c - cases S1, S2, S3 of the user reports on the state machine itself, and a search over random cuts against a
- * direct definition: the joined text does not depend on how the bytes came.
+/* test_emit.c - cases S1, S2, S3 of the user reports on the state machine itself, and a search over
+ * random cuts against a direct definition: the joined text does not depend on how the bytes came.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -119,7 +119,8 @@ static uint32_t next_random(uint32_t *seed) {
 }
 
 /* The bytes before the stop that ends first (the longest of those), by trying every end. */
-static size_t cut_directly(const char *text, size_t len, const char *const *stops, size_t n, int *which) {
+static size_t cut_directly(const char *text, size_t len, const char *const *stops, size_t n,
+                           int *which) {
   *which = -1;
   for (size_t end = 1; end <= len; end++) {
     size_t longest = 0;
@@ -158,7 +159,8 @@ static void any_cut_gives_the_same(void **state) {
     char text[48];
     size_t len = 1 + next_random(&seed) % (sizeof text - 1), n = next_random(&seed) % 8;
     for (size_t i = 0; i < len; i++)
-      text[i] = next_random(&seed) % 3 ? alphabet[next_random(&seed) % 5] : alphabet[next_random(&seed) % 15];
+      text[i] = next_random(&seed) % 3 ? alphabet[next_random(&seed) % 5]
+                                       : alphabet[next_random(&seed) % 15];
     int which;
     size_t cut = cut_directly(text, len, stops, n, &which);
     emit *e = make(stops, n), *whole = make(NULL, 0);
@@ -185,7 +187,8 @@ static void any_cut_gives_the_same(void **state) {
 /* Tokens of both real models, one by one, give the text back. */
 static void tokens_join_to_the_text(void **state) {
   (void)state;
-  static const char text[] = "Ünïcödé 😀👨‍👩‍👧 日本語 नमस्ते 𝔘 🦙.cpp\n\n   end";
+  static const char text[] =
+      "Ünïcödé 😀👨‍👩‍👧 日本語 नमस्ते 𝔘 🦙.cpp\n\n   end";
   for (support_model m = 0; m < SUPPORT_MODELS; m++) {
     const tokenizer *t = support_tokenizer(m);
     tokenizer_ids ids = {0};
@@ -193,7 +196,9 @@ static void tokens_join_to_the_text(void **state) {
     bytes_buffer out;
     bytes_init(&out, 1 << 16);
     assert_int_equal(emit_create(NULL, 0, tokenizer_piece_max(t), &e, NULL), TROIKA_OK);
-    assert_int_equal(tokenizer_encode(t, bytes_of_string(text), (tokenizer_options){0}, 0, &ids, NULL), TROIKA_OK);
+    assert_int_equal(
+        tokenizer_encode(t, bytes_of_string(text), (tokenizer_options){0}, 0, &ids, NULL),
+        TROIKA_OK);
     for (size_t i = 0; i < ids.n; i++) {
       bytes_view delta;
       assert_false(emit_push(e, tokenizer_piece(t, ids.data[i], false), &delta));

@@ -1,6 +1,6 @@
 /* tiny_vocab.h - two small vocabularies made in memory, for the fuzzers and for tests of bad files.
- * Byte-level BPE: all bytes, five merges, three control tokens. SentencePiece: letters, bytes, merges by score, three control tokens, a user-defined
- * run of spaces, a dummy space.
+ * Byte-level BPE: all bytes, five merges, three control tokens. SentencePiece: letters, bytes,
+ * merges by score, three control tokens, a user-defined run of spaces, a dummy space.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_TINY_VOCAB_H
 #define TESTS_TINY_VOCAB_H
@@ -76,7 +76,8 @@ static inline tiny_vocab *tiny_texts(bool bpe) {
 static inline tokenizer *tiny_tokenizer(const char *pre) {
   static const char *const merges[] = {"h e", "l l", "ll o", "he llo", "a a", "aa aa"};
   bytes_view views[sizeof merges / sizeof merges[0]];
-  for (size_t i = 0; i < sizeof merges / sizeof merges[0]; i++) views[i] = bytes_of_string(merges[i]);
+  for (size_t i = 0; i < sizeof merges / sizeof merges[0]; i++)
+    views[i] = bytes_of_string(merges[i]);
   tiny_vocab *v = tiny_texts(pre != NULL);
   gguf_writer *w = gguf_writer_create(32);
   char *bytes = NULL;
@@ -95,7 +96,8 @@ static inline tokenizer *tiny_tokenizer(const char *pre) {
     gguf_writer_add_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)v->n - 2);
     troika_status status = gguf_writer_write(w, out, NULL);
     fclose(out);
-    if (status == TROIKA_OK && gguf_open_memory(bytes, len, &file, NULL) == TROIKA_OK) tokenizer_create(file, &t, NULL);
+    if (status == TROIKA_OK && gguf_open_memory(bytes, len, &file, NULL) == TROIKA_OK)
+      tokenizer_create(file, &t, NULL);
   }
   if (file) gguf_close(&file);
   gguf_writer_destroy(&w);

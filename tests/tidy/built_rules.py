@@ -29,16 +29,16 @@ def rule_exports(tree):
     libraries = sorted(tree.build.glob("libtroika.so"))
     if not libraries:
         yield Finding(str(tree.build), 0, "no libtroika.so")
-    shown = set()
+    promised = {}
+    for path in tree.matching(["include"], [".h"]):
+        for name in re.findall(r"TROIKA_API[^;{]*?\b(troika_\w+)\s*\(", tree.text(path)):
+            promised[name] = path
     for library in libraries:
-        for name, kind in symbols(library, "--dynamic"):
-            shown.add(name)
-            if not name.startswith("troika_") and kind not in ("A",):
-                yield Finding(library.name, 0, f"shows {name}")
-        for path in tree.matching(["include"], [".h"]):
-            for name in re.findall(r"TROIKA_API[^;{]*?\b(troika_\w+)\s*\(", tree.text(path)):
-                if name not in shown:
-                    yield Finding(path, 0, f"promises {name}, which {library.name} does not show")
+        shown = {name for name, kind in symbols(library, "--dynamic") if kind != "A"}
+        for name in sorted(shown - set(promised)):
+            yield Finding(library.name, 0, f"shows {name}, which no public header promises")
+        for name in sorted(set(promised) - shown):
+            yield Finding(promised[name], 0, f"promises {name}, which {library.name} does not show")
     for thing in sorted(tree.build.rglob("*.o")):
         if "tests" in thing.relative_to(tree.build).parts:
             continue

@@ -27,8 +27,8 @@ tokenizer=$(python3 tools/fetch.py path tokenizer-gemma3)/models/tokenizer.json
 
 # The models come from the cache folder; nothing may be asked of a model hub, and no accelerator may answer instead of the CPU.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TRANSFORMERS_VERBOSITY=error CUDA_VISIBLE_DEVICES= PYTHONDONTWRITEBYTECODE=1
-# Threads that wait by spinning cost a factor of ten where others use the cores too.
+# Threads that wait by spinning take the cores from those they wait for when others use them too.
 export OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0
-# Without it the allocator keeps the freed blocks of logits: 8 GiB instead of 3 for the small model.
+# Without it the allocator keeps the freed blocks of logits: 8 GiB of peak memory for the small model alone.
 export MALLOC_MMAP_THRESHOLD_=4194304
 exec $venv/bin/python tools/oracle/oracle.py --models "$models" --gemma-tokenizer "$tokenizer" ${UPDATE:+--update} "$@"

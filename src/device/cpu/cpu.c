@@ -27,6 +27,7 @@ static void cpu_describe(const device *dev, troika_device_info *out) {
                               .memory_bytes = os_memory_available(), .energy_j = (double)NAN};
   snprintf(out->name, sizeof out->name, "%s", d->name);
   snprintf(out->driver, sizeof out->driver, "cpu");
+  snprintf(out->kernels, sizeof out->kernels, "%s", d->k.name);
   if (!q) return;
   uint64_t completed = atomic_load(&q->completed);
   int64_t busy = atomic_load(&q->busy_ns), age = clock_real_now(NULL) - q->opened_ns;
@@ -280,10 +281,13 @@ static void processor_name(char *out, size_t size) {
   fclose(f);
 }
 
-troika_status device_cpu_open(const device_cpu_options *options, device **out, troika_error *err) {
+static troika_status cpu_open(const device_options *options, device **out, troika_error *err) {
+  uint32_t levels = KERNEL_MASK_ALL;
   if (options->threads < 1 || options->threads > POOL_THREADS_MAX)
     return error_set(err, TROIKA_INVALID, "%u threads: wanted 1..%d", options->threads,
                      POOL_THREADS_MAX);
+  if (options->levels && !kernel_mask_parse(options->levels, &levels))
+    return error_set(err, TROIKA_INVALID, "'%s' names an unknown instruction set", options->levels);
   cpu_device *d = calloc(1, sizeof *d);
   if (!d) return error_set(err, TROIKA_NO_MEMORY, "no memory for a device");
   d->base.driver = &cpu_driver;
@@ -291,7 +295,7 @@ troika_status device_cpu_open(const device_cpu_options *options, device **out, t
   char model[40];
   processor_name(model, sizeof model);
   snprintf(d->name, sizeof d->name, "%s, %u threads", model, options->threads);
-  kernel_table_init(&d->k, options->activations, options->levels);
+  kernel_table_init(&d->k, options->activations, levels);
   troika_status status = pool_open(options->threads, &d->workers, err);
   if (status)
     free(d);
@@ -300,6 +304,12 @@ troika_status device_cpu_open(const device_cpu_options *options, device **out, t
   return status;
 }
 
-const char *device_cpu_kernels(const device *d) { return ((const cpu_device *)d)->k.name; }
+static void cpu_math(const device *d, device_math *out) {
+  const kernel_table *k = device_cpu_table(d);
+  *out = (device_math){k->vec_max, k->vec_sum_exp, kernel_thread_setup};
+}
 
 const kernel_table *device_cpu_table(const device *d) { return &((const cpu_device *)d)->k; }
+
+const device_factory device_factory_cpu = {
+    .name = "cpu", .open = cpu_open, .slot_bytes = cpu_slot_bytes, .math = cpu_math};

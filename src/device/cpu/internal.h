@@ -135,6 +135,7 @@ troika_status cpu_weights_pack(cpu_device *d, void (*progress)(void *, uint64_t,
 void cpu_weights_free(cpu_device *d);
 troika_status cpu_slots_create(cpu_device *d, troika_error *err);
 void cpu_slots_free(cpu_device *d);
+size_t cpu_slot_bytes(const graph *g, uint32_t rows);
 
 /* Cuts the commands into parts, chunks and blocks. Only reads tables. */
 void cpu_list_compile(cpu_device *d, cpu_list *list, const device_command *commands, unsigned n);

@@ -63,7 +63,7 @@ static cpu_slot slot_of_rows(uint32_t rows) {
   return (cpu_slot){.rows = rows, .splits = rows >= MANY_ROWS ? SPLITS_MANY_ROWS : SPLITS_FEW_ROWS};
 }
 
-size_t device_cpu_slot_bytes(const graph *g, uint32_t rows) {
+size_t cpu_slot_bytes(const graph *g, uint32_t rows) {
   cpu_device d = {.g = g};
   cpu_slot s = slot_of_rows(rows);
   set_strides(&d);

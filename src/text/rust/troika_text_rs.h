@@ -1,8 +1,9 @@
 /* troika_text_rs.h - the C contract of the Rust static library beside this file.
  *
- * Only src/text/template.c calls it. No call unwinds, prints or ends the process; a status is a troika_status number. Parsing
- * and rendering run on a thread of their own with a 64 MiB stack, started and joined within the call. An error's text and a rendered
- * text are owned by the caller: troika_rs_text_free, also with {0}.
+ * Only src/text/template.c calls it. No call unwinds, prints or ends the process; a status is a
+ * troika_status number. Parsing and rendering run on a thread of their own with a 64 MiB stack,
+ * started and joined within the call. An error's text and a rendered text are owned by the caller:
+ * troika_rs_text_free, also with {0}.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TROIKA_TEXT_RS_H
@@ -40,8 +41,8 @@ typedef struct troika_rs_render_request {
 int troika_rs_template_create(troika_rs_bytes source, troika_rs_bytes bos, troika_rs_bytes eos,
                               troika_rs_template **out, troika_rs_text *error);
 void troika_rs_template_destroy(troika_rs_template *t);
-/* TROIKA_INVALID: raise_exception's text, or what the template cannot do with these messages; TROIKA_FORMAT: not JSON;
- * TROIKA_LIMIT: too much work (500,000 steps) or output. */
+/* TROIKA_INVALID: raise_exception's text, or what the template cannot do with these messages;
+ * TROIKA_FORMAT: not JSON; TROIKA_LIMIT: too much work (500,000 steps) or output. */
 int troika_rs_template_render(const troika_rs_template *t, const troika_rs_render_request *request,
                               troika_rs_text *out, troika_rs_text *error);
 void troika_rs_text_free(troika_rs_text *text);

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells in rendered text which characters came from a message, so that no message can write a control token.
+//! Tells in rendered text which characters came from a message, so that no message can write a
+//! control token.
 //!
-//! Before rendering, characters of the messages with which a control token could begin or end are replaced, one for one, by
-//! private characters that occur in neither template nor messages; afterwards each is put back, and its place is reported. A control
-//! token that covers a reported place is literal. Filters may move, cut, join and quote the text: the mark moves along.
+//! Before rendering, characters of the messages with which a control token could begin or end are
+//! replaced, one for one, by private characters that occur in neither template nor messages;
+//! afterwards each is put back, and its place is reported. A control token that covers a reported
+//! place is literal. Filters may move, cut, join and quote the text: the mark moves along.
 //!
-//! A template may look at what was replaced (`'</think>' in content`). So the messages are also rendered untouched, and a marking
-//! counts only if the marks, put back, give exactly that text: what the model reads is always what the reference library would
-//! give it. Three markings are tried, each touching less:
+//! A template may look at what was replaced (`'</think>' in content`). So the messages are also
+//! rendered untouched, and a marking counts only if the marks, put back, give exactly that text:
+//! what the model reads is always what the reference library would give it. Three markings are
+//! tried, each touching less:
 //!   1. every character that is the first or last of some control token;
-//!   2. only where it stands beside the neighbour that it has in some control token, or at the edge of its string;
+//!   2. only where it stands beside the neighbour that it has in some control token, or at the
+//!      edge of its string;
 //!   3. only the first character of whole control tokens.
-//! With 1 no token can be made from message text. With 2 it would take a template that cuts out the middle of a string
-//! so that the first two and the last two characters of a token are formed anew; with 3 one that joins parts of different strings.
+//!
+//! With 1 no token can be made from message text. With 2 it would take a template that cuts out the
+//! middle of a string so that the first two and the last two characters of a token are formed anew;
+//! with 3 one that joins parts of different strings.
 
 use std::collections::{HashMap, HashSet};
 
@@ -43,7 +49,9 @@ impl<'a> Controls<'a> {
         for token in &tokens {
             let mut forward = token.chars();
             let mut backward = token.chars().rev();
-            let (Some(a), Some(z)) = (forward.next(), backward.next()) else { continue };
+            let (Some(a), Some(z)) = (forward.next(), backward.next()) else {
+                continue;
+            };
             first.insert(a);
             last.insert(z);
             if let (Some(b), Some(y)) = (forward.next(), backward.next()) {
@@ -52,7 +60,14 @@ impl<'a> Controls<'a> {
             }
         }
         let edges = first.union(&last).copied().collect();
-        Controls { tokens, edges, first, last, first_two, last_two }
+        Controls {
+            tokens,
+            edges,
+            first,
+            last,
+            first_two,
+            last_two,
+        }
     }
 }
 
@@ -80,7 +95,9 @@ fn strings(json: &serde_json::Value, see: &mut impl FnMut(&str)) {
 pub fn needed(controls: &Controls, json: &[&serde_json::Value]) -> bool {
     let mut found = false;
     for value in json {
-        strings(value, &mut |text| found = found || text.chars().any(|c| controls.edges.contains(&c)));
+        strings(value, &mut |text| {
+            found = found || text.chars().any(|c| controls.edges.contains(&c))
+        });
     }
     found
 }
@@ -89,17 +106,27 @@ const PLANE: std::ops::RangeInclusive<u32> = 0xF0000..=0xFFFFD;
 
 impl Marks {
     /// None if the private plane is used up.
-    pub fn choose(controls: &Controls, template: &str, json: &[&serde_json::Value]) -> Option<Marks> {
+    pub fn choose(
+        controls: &Controls,
+        template: &str,
+        json: &[&serde_json::Value],
+    ) -> Option<Marks> {
         let mut used: HashSet<char> = HashSet::new();
-        let mut see = |text: &str| used.extend(text.chars().filter(|c| PLANE.contains(&(*c as u32))));
+        let mut see =
+            |text: &str| used.extend(text.chars().filter(|c| PLANE.contains(&(*c as u32))));
         see(template);
         for value in json {
             strings(value, &mut see);
         }
-        let mut free = PLANE.filter_map(char::from_u32).filter(|c| !used.contains(c));
+        let mut free = PLANE
+            .filter_map(char::from_u32)
+            .filter(|c| !used.contains(c));
         let mut edges: Vec<char> = controls.edges.iter().copied().collect();
         edges.sort_unstable();
-        let mut marks = Marks { of: HashMap::new(), back: HashMap::new() };
+        let mut marks = Marks {
+            of: HashMap::new(),
+            back: HashMap::new(),
+        };
         for c in edges {
             let private = free.next()?;
             marks.of.insert(c, private);
@@ -121,7 +148,9 @@ impl Marks {
         let mut out = String::with_capacity(text.len());
         for (i, &c) in letters.iter().enumerate() {
             let begins = controls.first.contains(&c)
-                && letters.get(i + 1).is_none_or(|&next| controls.first_two.contains(&(c, next)));
+                && letters
+                    .get(i + 1)
+                    .is_none_or(|&next| controls.first_two.contains(&(c, next)));
             let ends = controls.last.contains(&c)
                 && (i == 0 || controls.last_two.contains(&(letters[i - 1], c)));
             out.push(if begins || ends { self.put(c) } else { c });
@@ -138,7 +167,9 @@ impl Marks {
                 from += found + token.chars().next().map_or(1, char::len_utf8);
             }
         }
-        text.char_indices().map(|(i, c)| if at.contains(&i) { self.put(c) } else { c }).collect()
+        text.char_indices()
+            .map(|(i, c)| if at.contains(&i) { self.put(c) } else { c })
+            .collect()
     }
 
     pub fn mark(&self, controls: &Controls, level: Level, text: &str) -> String {
@@ -177,9 +208,12 @@ pub fn to_value(json: &serde_json::Value, change: &dyn Fn(&str) -> String) -> Va
             (_, _, f) => Value::from(f.unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(text) => Value::from(change(text)),
-        serde_json::Value::Array(items) => items.iter().map(|item| to_value(item, change)).collect(),
-        serde_json::Value::Object(map) => {
-            Value::from_pairs(map.iter().map(|(key, value)| (change(key), to_value(value, change))))
+        serde_json::Value::Array(items) => {
+            items.iter().map(|item| to_value(item, change)).collect()
         }
+        serde_json::Value::Object(map) => Value::from_pairs(
+            map.iter()
+                .map(|(key, value)| (change(key), to_value(value, change))),
+        ),
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The C side of chat templates; troika_text_rs.h is its contract.
 //!
-//! Every entry catches panics and works on a thread of its own with a deep stack: parsing and rendering recurse, and an overflow
-//! is a crash that nothing catches.
+//! Every entry catches panics and works on a thread of its own with a deep stack: parsing and
+//! rendering recurse, and an overflow is a crash that nothing catches.
 
 mod guard;
 mod python;
@@ -37,7 +37,9 @@ impl Failure {
 
     fn text(self) -> String {
         match self {
-            Failure::Invalid(t) | Failure::Format(t) | Failure::Limit(t) | Failure::Internal(t) => t,
+            Failure::Invalid(t) | Failure::Format(t) | Failure::Limit(t) | Failure::Internal(t) => {
+                t
+            }
             Failure::NoMemory => "no memory for a thread".into(),
         }
     }
@@ -130,7 +132,11 @@ fn entry(error: *mut Text, work: impl FnOnce() -> Result<(), Failure>) -> i32 {
 /// As troika_text_rs.h says.
 #[no_mangle]
 pub unsafe extern "C" fn troika_rs_template_create(
-    source: Bytes, bos: Bytes, eos: Bytes, out: *mut *mut Template, error: *mut Text,
+    source: Bytes,
+    bos: Bytes,
+    eos: Bytes,
+    out: *mut *mut Template,
+    error: *mut Text,
 ) -> i32 {
     entry(error, || {
         let (source, bos, eos) = (view(source)?, view(bos)?, view(eos)?);
@@ -153,7 +159,10 @@ pub unsafe extern "C" fn troika_rs_template_destroy(template: *mut Template) {
 /// As troika_text_rs.h says.
 #[no_mangle]
 pub unsafe extern "C" fn troika_rs_template_render(
-    template: *const Template, request: *const RenderRequest, out: *mut Text, error: *mut Text,
+    template: *const Template,
+    request: *const RenderRequest,
+    out: *mut Text,
+    error: *mut Text,
 ) -> i32 {
     entry(error, || {
         let given = &*request;
@@ -185,7 +194,11 @@ pub unsafe extern "C" fn troika_rs_text_free(text: *mut Text) {
     let t = &mut *text;
     if !t.ptr.is_null() {
         drop(Vec::from_raw_parts(t.ptr, t.len, t.capacity));
-        drop(Vec::from_raw_parts(t.literal, t.literal_n, t.literal_capacity));
+        drop(Vec::from_raw_parts(
+            t.literal,
+            t.literal_n,
+            t.literal_capacity,
+        ));
     }
     *t = Text {
         ptr: std::ptr::null_mut(),

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What Python's jinja2 has and minijinja lacks: methods of str, `tojson` without HTML escapes, `strftime`, repr of floats.
+//! What Python's jinja2 has and minijinja lacks: methods of str, `tojson` without HTML escapes,
+//! `strftime`, repr of floats.
 //!
-//! The measure is the reference library's rendering of published templates (tools/template_golden.py), not completeness.
+//! The measure is the reference library's rendering of published templates
+//! (tools/template_golden.py), not completeness.
 
 use std::fmt::Write;
 
@@ -61,7 +63,7 @@ pub fn write_value(out: &mut minijinja::Output, value: &Value) -> Result<(), Err
     written.map_err(Error::from)
 }
 
-// ---- tojson: json.dumps(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False) ----
+// ---- tojson: json.dumps(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)
 
 struct Dumper<'a, 'b, 'c> {
     state: &'a State<'b, 'c>,
@@ -115,7 +117,13 @@ impl Dumper<'_, '_, '_> {
         match key.kind() {
             ValueKind::String => self.text(key.as_str().unwrap_or("")),
             ValueKind::Number | ValueKind::Bool | ValueKind::None => {
-                let mut inner = Dumper { out: String::new(), indent: None, item: String::new(), colon: String::new(), ..*self };
+                let mut inner = Dumper {
+                    out: String::new(),
+                    indent: None,
+                    item: String::new(),
+                    colon: String::new(),
+                    ..*self
+                };
                 inner.value(key, 0)?;
                 self.text(&inner.out);
             }
@@ -176,7 +184,9 @@ impl Dumper<'_, '_, '_> {
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Bool => self
+                .out
+                .push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number if is_float(value) => {
                 let text = float_text(f64::try_from(value.clone())?);
                 self.out.push_str(match text.as_str() {
@@ -209,7 +219,10 @@ pub fn tojson(state: &State, value: &Value, kwargs: Kwargs) -> Result<Value, Err
     let (item, colon) = match separators.as_deref() {
         Some([item, colon]) => (item.clone(), colon.clone()),
         Some(_) => return Err(invalid("tojson: separators are two strings")),
-        None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
+        None => (
+            if indent.is_some() { "," } else { ", " }.to_string(),
+            ": ".to_string(),
+        ),
     };
     let ascii: Option<bool> = kwargs.get("ensure_ascii")?;
     let sort: Option<bool> = kwargs.get("sort_keys")?;
@@ -246,10 +259,15 @@ fn strip(text: &str, chars: Option<&str>, left: bool, right: bool) -> Value {
     Value::from(rest)
 }
 
-/// str.split and str.rsplit without a separator: runs of white space. What is left after `most` cuts keeps its far end.
+/// str.split and str.rsplit without a separator: runs of white space. What is left after `most`
+/// cuts keeps its far end.
 fn split_space(text: &str, most: i64, from_right: bool) -> Vec<String> {
     let near = |rest: &'_ str| -> usize {
-        if from_right { rest.trim_end_matches(is_space).len() } else { rest.len() - rest.trim_start_matches(is_space).len() }
+        if from_right {
+            rest.trim_end_matches(is_space).len()
+        } else {
+            rest.len() - rest.trim_start_matches(is_space).len()
+        }
     };
     let mut parts = Vec::new();
     let mut rest = text;
@@ -259,7 +277,11 @@ fn split_space(text: &str, most: i64, from_right: bool) -> Vec<String> {
         if rest.is_empty() {
             break;
         }
-        let cut = if from_right { rest.rfind(is_space) } else { rest.find(is_space) };
+        let cut = if from_right {
+            rest.rfind(is_space)
+        } else {
+            rest.find(is_space)
+        };
         let (Some(at), true) = (cut, most < 0 || (parts.len() as i64) < most) else {
             parts.push(rest.to_string());
             break;
@@ -279,15 +301,27 @@ fn split_space(text: &str, most: i64, from_right: bool) -> Vec<String> {
     parts
 }
 
-fn split(text: &str, separator: Option<&str>, most: Option<i64>, from_right: bool) -> Result<Value, Error> {
+fn split(
+    text: &str,
+    separator: Option<&str>,
+    most: Option<i64>,
+    from_right: bool,
+) -> Result<Value, Error> {
     let most = most.unwrap_or(-1);
     let Some(separator) = separator else {
-        return Ok(split_space(text, most, from_right).into_iter().map(Value::from).collect());
+        return Ok(split_space(text, most, from_right)
+            .into_iter()
+            .map(Value::from)
+            .collect());
     };
     if separator.is_empty() {
         return Err(invalid("empty separator"));
     }
-    let limit = if most < 0 { usize::MAX } else { most as usize + 1 };
+    let limit = if most < 0 {
+        usize::MAX
+    } else {
+        most as usize + 1
+    };
     if from_right {
         let mut parts: Vec<Value> = text.rsplitn(limit, separator).map(Value::from).collect();
         parts.reverse();
@@ -297,7 +331,13 @@ fn split(text: &str, separator: Option<&str>, most: Option<i64>, from_right: boo
 }
 
 fn split_lines(text: &str, keep: bool) -> Value {
-    let ends = |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends = |c: char| {
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(ends) {
@@ -318,7 +358,11 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Err
     if separator.is_empty() {
         return Err(invalid("empty separator"));
     }
-    let found = if from_right { text.rfind(separator) } else { text.find(separator) };
+    let found = if from_right {
+        text.rfind(separator)
+    } else {
+        text.find(separator)
+    };
     let parts = match (found, from_right) {
         (Some(at), _) => [&text[..at], separator, &text[at + separator.len()..]],
         (None, false) => [text, "", ""],
@@ -327,7 +371,13 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Err
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
-fn justify(state: &State, text: &str, width: i64, fill: Option<&str>, method: &str) -> Result<Value, Error> {
+fn justify(
+    state: &State,
+    text: &str,
+    width: i64,
+    fill: Option<&str>,
+    method: &str,
+) -> Result<Value, Error> {
     let mut letters = fill.unwrap_or(" ").chars();
     let (Some(letter), None) = (letters.next(), letters.next()) else {
         return Err(invalid(format!("{method}: the fill is one character")));
@@ -355,7 +405,13 @@ fn zfill(state: &State, text: &str, width: i64) -> Result<Value, Error> {
         Some(c @ ('+' | '-')) => (Some(c), &text[1..]),
         _ => (None, text),
     };
-    let filled = justify(state, digits, width - sign.is_some() as i64, Some("0"), "rjust")?;
+    let filled = justify(
+        state,
+        digits,
+        width - sign.is_some() as i64,
+        Some("0"),
+        "rjust",
+    )?;
     Ok(match sign {
         Some(c) => Value::from(format!("{c}{filled}")),
         None => filled,
@@ -377,7 +433,12 @@ fn split_arguments(args: &[Value]) -> Result<(Option<String>, Option<i64>), Erro
     Ok((separator, most))
 }
 
-fn text_method(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn text_method(
+    state: &State,
+    text: &str,
+    method: &str,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
     Ok(Some(match method {
         "strip" | "lstrip" | "rstrip" => {
             let (chars,): (Option<&str>,) = from_args(args)?;
@@ -413,14 +474,20 @@ fn text_method(state: &State, text: &str, method: &str, args: &[Value]) -> Resul
         }
         "index" => {
             let (what,): (&str,) = from_args(args)?;
-            let at = text.find(what).ok_or_else(|| invalid("substring not found"))?;
+            let at = text
+                .find(what)
+                .ok_or_else(|| invalid("substring not found"))?;
             Value::from(text[..at].chars().count())
         }
         "casefold" => Value::from(text.to_lowercase()),
         "swapcase" => Value::from(
             text.chars()
                 .flat_map(|c| -> Vec<char> {
-                    if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
+                    if c.is_uppercase() {
+                        c.to_lowercase().collect()
+                    } else {
+                        c.to_uppercase().collect()
+                    }
                 })
                 .collect::<String>(),
         ),
@@ -429,7 +496,12 @@ fn text_method(state: &State, text: &str, method: &str, args: &[Value]) -> Resul
 }
 
 /// Ours first, then minijinja-contrib's.
-pub fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub fn method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         if let Some(result) = text_method(state, text, method, args)? {
             return Ok(result);
@@ -446,11 +518,17 @@ pub fn is_iterable(value: &Value) -> bool {
 pub fn is_sequence(value: &Value) -> bool {
     value.is_undefined()
         || value.as_str().is_some()
-        || matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Bytes)
+        || matches!(
+            value.kind(),
+            ValueKind::Map | ValueKind::Seq | ValueKind::Bytes
+        )
 }
 
 fn is_container(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable | ValueKind::Bytes)
+    matches!(
+        value.kind(),
+        ValueKind::Map | ValueKind::Seq | ValueKind::Iterable | ValueKind::Bytes
+    )
 }
 
 /// jinja2's filter `trim`.
@@ -473,9 +551,28 @@ struct Moment {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
 
 fn days_before_year(year: i64) -> i64 {
     let y = year - 1;
@@ -509,7 +606,11 @@ fn moment(unix: i64) -> Moment {
 
 pub fn strftime(unix: i64, format: &str) -> String {
     let m = moment(unix);
-    let (hour, minute, second) = (m.second_of_day / 3600, m.second_of_day / 60 % 60, m.second_of_day % 60);
+    let (hour, minute, second) = (
+        m.second_of_day / 3600,
+        m.second_of_day / 60 % 60,
+        m.second_of_day % 60,
+    );
     let hour12 = if hour % 12 == 0 { 12 } else { hour % 12 };
     let mut out = String::new();
     let mut letters = format.chars();
@@ -524,7 +625,11 @@ pub fn strftime(unix: i64, format: &str) -> String {
             directive = letters.next();
         }
         let mut number = |value: i64, width: usize| {
-            if plain { write!(out, "{value}") } else { write!(out, "{value:0width$}") }
+            if plain {
+                write!(out, "{value}")
+            } else {
+                write!(out, "{value:0width$}")
+            }
         };
         let _ = match directive {
             Some('Y') => number(m.year, 1),

@@ -32,7 +32,8 @@ pub struct Request<'a> {
 }
 
 thread_local! {
-    /// Set by raise_exception: its text is for the client as it is, without the engine's place and kind.
+    /// Set by raise_exception: its text is for the client as it is, without the engine's place and
+    /// kind.
     static RAISED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -42,7 +43,10 @@ fn raise_exception(text: String) -> Result<Value, Error> {
 }
 
 fn strftime_now(state: &State, format: String) -> Result<String, Error> {
-    let now = state.lookup("_troika_now").and_then(|value| i64::try_from(value).ok()).unwrap_or(0);
+    let now = state
+        .lookup("_troika_now")
+        .and_then(|value| i64::try_from(value).ok())
+        .unwrap_or(0);
     Ok(python::strftime(now, &format))
 }
 
@@ -83,13 +87,17 @@ fn failure(error: &Error) -> Failure {
     if RAISED.get() {
         return Failure::Invalid(detail);
     }
-    let place = error.line().map_or(String::new(), |line| format!(" (line {line})"));
+    let place = error
+        .line()
+        .map_or(String::new(), |line| format!(" (line {line})"));
     let text = match detail.as_str() {
         "" => format!("{}{place}", error.kind()),
         _ => format!("{}: {detail}{place}", error.kind()),
     };
     match error.kind() {
-        ErrorKind::OutOfFuel => Failure::Limit(format!("the chat template does too much work{place}")),
+        ErrorKind::OutOfFuel => {
+            Failure::Limit(format!("the chat template does too much work{place}"))
+        }
         ErrorKind::WriteFailure => Failure::Limit("the chat template writes too much".into()),
         _ => Failure::Invalid(text),
     }
@@ -118,7 +126,10 @@ impl io::Write for Bounded {
 impl Template {
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Template, Failure> {
         if source.len() > SOURCE_MAX {
-            return Err(Failure::Limit(format!("chat template of {} bytes, at most {SOURCE_MAX}", source.len())));
+            return Err(Failure::Limit(format!(
+                "chat template of {} bytes, at most {SOURCE_MAX}",
+                source.len()
+            )));
         }
         let mut environment = Environment::new();
         // As the reference library sets jinja2 up.
@@ -142,39 +153,74 @@ impl Template {
         // jinja2 reads every line end as \n.
         let text = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
         RAISED.set(false);
-        environment.add_template_owned(NAME, text).map_err(|e| match failure(&e) {
-            Failure::Invalid(text) => Failure::Format(text),
-            other => other,
-        })?;
-        Ok(Template { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
+        environment
+            .add_template_owned(NAME, text)
+            .map_err(|e| match failure(&e) {
+                Failure::Invalid(text) => Failure::Format(text),
+                other => other,
+            })?;
+        Ok(Template {
+            environment,
+            source: source.into(),
+            bos: bos.into(),
+            eos: eos.into(),
+        })
     }
 
-    fn render_values(&self, messages: Value, tools: Value, request: &Request) -> Result<String, Failure> {
-        let template = self.environment.get_template(NAME).map_err(|e| failure(&e))?;
+    fn render_values(
+        &self,
+        messages: Value,
+        tools: Value,
+        request: &Request,
+    ) -> Result<String, Failure> {
+        let template = self
+            .environment
+            .get_template(NAME)
+            .map_err(|e| failure(&e))?;
         let context = Value::from_pairs([
             ("messages", messages),
             ("tools", tools),
             ("documents", Value::from(())),
-            ("add_generation_prompt", Value::from(request.add_generation_prompt)),
+            (
+                "add_generation_prompt",
+                Value::from(request.add_generation_prompt),
+            ),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
             ("_troika_now", Value::from(request.now)),
         ]);
-        let mut out = Bounded { out: Vec::new(), max: request.output_max };
+        let mut out = Bounded {
+            out: Vec::new(),
+            max: request.output_max,
+        };
         RAISED.set(false);
-        template.render_captured_to(context, &mut out).map_err(|e| failure(&e))?;
+        template
+            .render_captured_to(context, &mut out)
+            .map_err(|e| failure(&e))?;
         String::from_utf8(out.out).map_err(|e| Failure::Internal(e.to_string()))
     }
 
     /// The text, and the byte places in it that no control token may cover.
-    pub fn render(&self, request: &Request, controls: &[&str]) -> Result<(String, Vec<usize>), Failure> {
+    pub fn render(
+        &self,
+        request: &Request,
+        controls: &[&str],
+    ) -> Result<(String, Vec<usize>), Failure> {
         let messages = parse("messages", request.messages)?;
         if !messages.is_array() {
             return Err(Failure::Invalid("messages: not a list".into()));
         }
-        let tools = if request.tools.is_empty() { serde_json::Value::Null } else { parse("tools", request.tools)? };
+        let tools = if request.tools.is_empty() {
+            serde_json::Value::Null
+        } else {
+            parse("tools", request.tools)?
+        };
         let same = |text: &str| text.to_string();
-        let plain = self.render_values(guard::to_value(&messages, &same), guard::to_value(&tools, &same), request)?;
+        let plain = self.render_values(
+            guard::to_value(&messages, &same),
+            guard::to_value(&tools, &same),
+            request,
+        )?;
         let controls = Controls::new(controls.to_vec());
         let json = [&messages, &tools];
         if !guard::needed(&controls, &json) {
@@ -184,9 +230,13 @@ impl Template {
             .ok_or_else(|| Failure::Invalid("messages: no private character is left".into()))?;
         for level in LEVELS {
             let change = |text: &str| marks.mark(&controls, level, text);
-            let marked =
-                self.render_values(guard::to_value(&messages, &change), guard::to_value(&tools, &change), request);
-            // A bound that the first rendering kept may be passed by a longer one: then the next level.
+            let marked = self.render_values(
+                guard::to_value(&messages, &change),
+                guard::to_value(&tools, &change),
+                request,
+            );
+            // A bound that the first rendering kept may be passed by a longer one: then the next
+            // level.
             let Ok(marked) = marked else { continue };
             let (text, places) = marks.unmark(&marked);
             if text == plain {
@@ -194,7 +244,9 @@ impl Template {
             }
         }
         Err(Failure::Invalid(
-            "messages: the chat template changes the control tokens that they hold, so they cannot be told from its own".into(),
+            "messages: the chat template changes the control tokens that they hold, so \
+             they cannot be told from its own"
+                .into(),
         ))
     }
 }
