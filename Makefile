@@ -13,7 +13,7 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long oracle lint tidy format clean distclean
+.PHONY: help run build test test-long oracle bits examples footprint bench fresh-machine lint tidy format clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,30 @@ oracle: ## compare with the reference implementation (torch, 3 GB of its own set
 	@tools/setup.sh test
 	@tools/build.sh release
 	@tools/oracle/run.sh
+	@tools/figures.py oracle --append build/release/tests/test_runtime_oracle build/release/tests/test_runtime_greedy
+
+bits: ## show that answers do not depend on the schedule: equal bits alone, in company, stopped, at every level
+	@tools/setup.sh test
+	@tools/build.sh release
+	@tools/figures.py bits build/release/tests/test_runtime_bits build/release/tests/test_kernel_check
+
+examples: ## greedy answers of `troika run` beside the float32 reference, into docs/EXAMPLES.md
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@tools/examples.py
+
+footprint: ## time from start to first token and peak memory of `troika run`, both models
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@tools/footprint.py
+
+bench: ## prefill, decode, batched decode, load time and memory of the default model (MODEL=, ARGS=)
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@build/release/troika bench -m "$(or $(MODEL),$(default_model))" $(ARGS)
+
+fresh-machine: ## make run and make test in a bare Debian 12 chroot, from a clone; needs root and debootstrap
+	@tools/fresh-machine.sh
 
 tidy: ## check the rules that a program can check: include table, banned calls, sizes, documents (seconds)
 	@python3 tests/tidy/test_tidy.py

@@ -3,15 +3,17 @@
 #
 # tools/fresh-machine.sh [--keep] [--uncommitted] [--folder DIR] [STEP...] - does what README.md says on a machine that has nothing.
 #
-# Makes a bare Debian 12 in a chroot (debootstrap, 220 MiB, below TMPDIR), gives it this host's way to the package registries (apt sources, pip,
-# npm and cargo settings, certificates, proxies), clones this repository into it and takes these steps, each timed:
+# Makes a bare Debian 12 in a chroot (debootstrap, 220 MiB, below TMPDIR), gives it this host's way to the package
+# registries (apt sources, pip, npm and cargo settings, certificates, proxies), clones this repository into it and takes these
+# steps, each timed:
 #
 #   setup   tools/setup.sh test
 #   user    tools/setup.sh build as a user who is not root, before anything is installed: must name what is missing
 #   run     make run, the curl line that it prints, then make run again
 #   test    make test
 #
-# Default: user, run, test. Needs root and debootstrap. --uncommitted takes the working tree instead of the last commit, --keep leaves the chroot.
+# Default: user, run, test. Needs root and debootstrap. --uncommitted takes the working tree instead of the last commit,
+# --keep leaves the chroot.
 # A folder that already holds one is used again. Figures: build/reports/fresh-machine.json.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +25,7 @@ while [ $# -gt 0 ]; do
   --uncommitted) uncommitted=yes ;;
   --folder) folder=$2 keep=yes; shift ;;
   setup | user | run | test) steps+=("$1") ;;
-  *) sed -n '3,17s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '3,19s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
   shift
 done
@@ -48,7 +50,8 @@ trap clean_up EXIT
 
 # Answers the first URI of the host's own Debian sources.
 host_mirror() {
-  grep -rhoE 'https?://[^] ]+/debian/?( |$)|^URIs: .*/debian/?$' /etc/apt/sources.list /etc/apt/sources.list.d --include='*.list' --include='*.sources' 2>/dev/null |
+  grep -rhoE 'https?://[^] ]+/debian/?( |$)|^URIs: .*/debian/?$' /etc/apt/sources.list /etc/apt/sources.list.d \
+    --include='*.list' --include='*.sources' 2>/dev/null |
     awk 'match($0, /https?:[^ ]+/) && !seen++ { print substr($0, RSTART, RLENGTH) }' || true
 }
 
@@ -143,10 +146,16 @@ row() { python3 "$repository/tools/report.py" add fresh-machine "$@"; }
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
 
+# What README.md asks for before anything else.
+install_make() {
+  inside sh -c 'apt-get -q update >/dev/null && apt-get -qy install --no-install-recommends make git >/dev/null 2>&1'
+}
+
 step_setup() {
   local start
   start=$(now)
-  inside sh -c 'apt-get -q update >/dev/null && apt-get -qy install --no-install-recommends make git >/dev/null 2>&1 && cd /troika && tools/setup.sh test'
+  install_make
+  inside sh -c 'cd /troika && tools/setup.sh test'
   row "set-up for tests, s" "" "$(since "$start")"
 }
 
@@ -188,7 +197,7 @@ stop_server() {
 }
 
 step_run() {
-  inside sh -c 'apt-get -q update >/dev/null && apt-get -qy install --no-install-recommends make git >/dev/null 2>&1'
+  install_make
   local line seconds start answer
   start_server
   row "first make run until it serves, s" "" "$seconds"
@@ -209,7 +218,7 @@ step_run() {
 step_test() {
   local start code=0
   start=$(now)
-  inside sh -c 'apt-get -q update >/dev/null && apt-get -qy install --no-install-recommends make git >/dev/null 2>&1'
+  install_make
   inside sh -c 'cd /troika && exec make test' 2>&1 | tee "$folder/test.log" || code=$?
   row "make test, s" "<= 2400" "$(since "$start")"
   row "make test, exit code" "== 0" $code

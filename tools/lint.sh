@@ -5,4 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -f build/clang/compile_commands.json ] || { echo "lint: build/clang is not there: tools/build.sh clang" >&2; exit 1; }
 find src -name '*.c' -print0 | sort -z |
-  xargs -0 -r -n 4 -P "$(nproc)" clang-tidy-14 -p build/clang --quiet --warnings-as-errors='*' 2> >(grep -v 'warnings generated\|Suppressed\|Use -header-filter' >&2)
+  xargs -0 -r -n 4 -P "$(nproc)" clang-tidy-14 -p build/clang --quiet --warnings-as-errors='*' \
+    2> >(grep -v 'warnings generated\|Suppressed\|Use -header-filter' >&2)

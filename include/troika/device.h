@@ -13,7 +13,11 @@
 extern "C" {
 #endif
 
-typedef enum troika_device_type { TROIKA_DEVICE_CPU, TROIKA_DEVICE_GPU, TROIKA_DEVICE_NPU } troika_device_type;
+typedef enum troika_device_type {
+  TROIKA_DEVICE_CPU,
+  TROIKA_DEVICE_GPU,
+  TROIKA_DEVICE_NPU
+} troika_device_type;
 
 typedef struct troika_device_info {
   troika_device_type type;

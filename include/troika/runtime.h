@@ -4,8 +4,9 @@
  *   (file)     (threads,    (a client's  (tokens, end)
  *               KV pages)    requests)
  *
- * A runtime owns one scheduling thread, the processors' worker threads, the packed weights and the KV pages. Lifetimes form a tree: streams
- * are closed before their runtime, the runtime before its model; out of order is TROIKA_BUSY, not a crash.
+ * A runtime owns one scheduling thread, the processors' worker threads, the packed weights and the
+ * KV pages. Lifetimes form a tree: streams are closed before their runtime, the runtime before its
+ * model; out of order is TROIKA_BUSY, not a crash.
  *
  * Copyright 2026 the troika authors. SPDX-License-Identifier: Apache-2.0 */
 #ifndef TROIKA_RUNTIME_H
@@ -21,50 +22,59 @@ extern "C" {
 
 typedef struct troika_runtime troika_runtime;
 
-/* The arithmetic of activations in the CPU's matrix products; each is a kernel set of its own with its own (bit-stable) answers. */
+/* The arithmetic of activations in the CPU's matrix products; each is a kernel set of its own with
+ * its own (bit-stable) answers. */
 typedef enum troika_activations {
-  TROIKA_ACTIVATIONS_DEFAULT, /* prompt bf16, generated tokens 16 bits per block of 32: KL <= 0.002 nats of float */
+  TROIKA_ACTIVATIONS_DEFAULT, /* prompt bf16, generated tokens 16 bits per block of 32: KL <= 0.002
+                                 nats of float */
   TROIKA_ACTIVATIONS_FLOAT,   /* fp32 throughout: slowest, the reference */
   TROIKA_ACTIVATIONS_INT8     /* 8 bits per block of 32: fastest, less exact */
 } troika_activations;
 
 /* Zero or NULL takes the default in brackets. */
 typedef struct troika_runtime_options {
-  uint32_t size;          /* sizeof(troika_runtime_options) */
-  uint32_t threads;       /* worker threads [processors this process may use: affinity and cgroup quota] */
-  uint32_t parallel;      /* requests that run at once [8], at most 64 */
-  uint32_t queue_max;     /* requests that may wait for a place [256] */
-  uint32_t context;       /* most tokens of one request, prompt and answer [the model's, at most 8192] */
-  uint64_t kv_bytes;      /* KV pool [parallel x context, at most half of the free memory] */
+  uint32_t size; /* sizeof(troika_runtime_options) */
+  uint32_t
+      threads; /* worker threads [processors this process may use: affinity and cgroup quota] */
+  uint32_t parallel;  /* requests that run at once [8], at most 64 */
+  uint32_t queue_max; /* requests that may wait for a place [256] */
+  uint32_t context;  /* most tokens of one request, prompt and answer [the model's, at most 8192] */
+  uint64_t kv_bytes; /* KV pool [parallel x context, at most half of the free memory] */
   troika_activations activations;
-  const char *cpu_levels; /* which instruction sets may be used: "all", "scalar", "avx2,avx512" [all] */
-  uint32_t span_rows;     /* prompt rows that advance together [256] */
-  uint32_t test_stop_panels; /* test hook: stop and resume every launch after this many panels [0: never] */
+  const char
+      *cpu_levels;    /* which instruction sets may be used: "all", "scalar", "avx2,avx512" [all] */
+  uint32_t span_rows; /* prompt rows that advance together [256] */
+  uint32_t test_stop_panels; /* test hook: stop and resume every launch after this many panels [0:
+                                never] */
   /* Called while weights are packed, on the calling thread: done of total bytes. */
   void (*progress)(void *context, uint64_t done, uint64_t total);
   void *progress_context; /* borrowed during the call */
 } troika_runtime_options;
 
-/* Packs the weights (the long part: about 1 s per GB), reserves KV pages and activation slots, starts the threads. `model` is borrowed until close.
- * options may be NULL. Errors: INVALID, UNSUPPORTED (a weight's shape or type), NO_MEMORY, LIMIT (the numbers in the text). */
-TROIKA_API troika_status troika_runtime_open(troika_model *model, const troika_runtime_options *options, troika_runtime **out,
-                                             troika_error *err);
-/* Ends the threads and frees everything; NULLs *runtime. BUSY while a stream is open (nothing changed). */
+/* Packs the weights (the long part: about 1 s per GB), reserves KV pages and activation slots,
+ * starts the threads. `model` is borrowed until close. options may be NULL. Errors: INVALID,
+ * UNSUPPORTED (a weight's shape or type), NO_MEMORY, LIMIT (the numbers in the text). */
+TROIKA_API troika_status troika_runtime_open(troika_model *model,
+                                             const troika_runtime_options *options,
+                                             troika_runtime **out, troika_error *err);
+/* Ends the threads and frees everything; NULLs *runtime. BUSY while a stream is open (nothing
+ * changed). */
 TROIKA_API troika_status troika_runtime_close(troika_runtime **runtime);
 
 /* A snapshot; any thread, never waits for the engine. */
 typedef struct troika_runtime_stats {
   uint32_t threads, parallel, context, span_rows;
-  uint32_t running, queued;                /* requests now */
-  uint64_t requests, cancelled, failed;    /* since start: ended in all, of these cancelled, failed */
+  uint32_t running, queued;             /* requests now */
+  uint64_t requests, cancelled, failed; /* since start: ended in all, of these cancelled, failed */
   uint64_t prompt_tokens, generated_tokens;
-  uint64_t launches, stops;                /* handed to devices; stopped before their end */
+  uint64_t launches, stops; /* handed to devices; stopped before their end */
   uint64_t kv_bytes, kv_bytes_used, slot_bytes, weight_bytes, memory_peak;
-  double load_s;                           /* time troika_runtime_open took */
-  char kernels[48];                        /* "default avx512vnni" */
+  double load_s;    /* time troika_runtime_open took */
+  char kernels[48]; /* "default avx512vnni" */
 } troika_runtime_stats;
 TROIKA_API void troika_runtime_describe(const troika_runtime *runtime, troika_runtime_stats *out);
-TROIKA_API uint32_t troika_runtime_devices(const troika_runtime *runtime, troika_device_info *out, uint32_t capacity);
+TROIKA_API uint32_t troika_runtime_devices(const troika_runtime *runtime, troika_device_info *out,
+                                           uint32_t capacity);
 
 #ifdef __cplusplus
 }

@@ -1,13 +1,15 @@
 /* troika/stream.h - a client's requests and their events.
  *
- * A stream carries one request at a time: submit, then pull events until TROIKA_EVENT_END, then submit again.
+ * A stream carries one request at a time: submit, then pull events until TROIKA_EVENT_END, then
+ * submit again.
  *
  *     troika_stream_submit(s, &request, &err);
  *     while (!troika_stream_next(s, &event, -1) && event.kind == TROIKA_EVENT_TOKEN)
  *       fwrite(event.text, 1, event.text_len, stdout);
  *
- * Events wait in a ring that is sized when the request is admitted and holds the whole answer, so a slow reader never holds up the engine and
- * never grows memory. A stream is used by one thread at a time; cancel may come from any thread.
+ * Events wait in a ring that is sized when the request is admitted and holds the whole answer, so a
+ * slow reader never holds up the engine and never grows memory. A stream is used by one thread at a
+ * time; cancel may come from any thread.
  *
  * Copyright 2026 the troika authors. SPDX-License-Identifier: Apache-2.0 */
 #ifndef TROIKA_STREAM_H
@@ -23,18 +25,25 @@ typedef struct troika_stream troika_stream;
 
 typedef struct troika_stream_options {
   uint32_t size; /* sizeof(troika_stream_options) */
-  /* Called from the runtime's thread after each new event; must return at once and call nothing of troika. NULL: none. For servers that
-   * suspend a connection. */
+  /* Called from the runtime's thread after each new event; must return at once and call nothing of
+   * troika. NULL: none. For servers that suspend a connection. */
   void (*wake)(void *context);
   void *wake_context; /* borrowed until the stream is closed */
 } troika_stream_options;
 
-TROIKA_API troika_status troika_stream_open(troika_runtime *runtime, const troika_stream_options *options, troika_stream **out,
-                                            troika_error *err);
-/* Cancels what runs, waits until the engine has let go of it (milliseconds), frees; NULLs *stream. */
+TROIKA_API troika_status troika_stream_open(troika_runtime *runtime,
+                                            const troika_stream_options *options,
+                                            troika_stream **out, troika_error *err);
+/* Cancels what runs, waits until the engine has let go of it (milliseconds), frees; NULLs *stream.
+ */
 TROIKA_API void troika_stream_close(troika_stream **stream);
 
-enum { TROIKA_TOP_MAX = 20, TROIKA_STOP_MAX = 16, TROIKA_STOP_BYTES_MAX = 256, TROIKA_BIAS_MAX = 1024 };
+enum {
+  TROIKA_TOP_MAX = 20,
+  TROIKA_STOP_MAX = 16,
+  TROIKA_STOP_BYTES_MAX = 256,
+  TROIKA_BIAS_MAX = 1024
+};
 #define TROIKA_MAX_TOKENS_CONTEXT UINT32_MAX /* until the context is full */
 
 typedef struct troika_token_bias {
@@ -42,50 +51,60 @@ typedef struct troika_token_bias {
   float bias; /* added to its logit before anything else; -100 and less forbids it */
 } troika_token_bias;
 
-/* Order of sampling: bias, repetition penalty, (temperature 0: the best) top-k, temperature... see docs. All pointers are copied
- * by submit. troika_request_init sets the defaults in brackets. */
+/* Order of sampling: bias, repetition penalty, (temperature 0: the best) top-k, temperature... see
+ * docs. All pointers are copied by submit. troika_request_init sets the defaults in brackets. */
 typedef struct troika_request {
   uint32_t size; /* sizeof(troika_request) */
   const int32_t *prompt;
-  uint32_t prompt_n;          /* >= 1; prompt_n > context is LIMIT with both numbers */
-  uint32_t max_tokens;        /* [until the context is full]; 0 computes the prompt and ends with LENGTH */
-  float temperature;          /* [1]; 0 is greedy: the highest logit, the lowest id among equals */
-  uint32_t top_k;             /* [0: off] */
-  float top_p;                /* [1: off] smallest set of the best whose probability reaches it */
-  float min_p;                /* [0: off] at least this share of the best one's probability */
-  float repeat_penalty;       /* [1: off] divides positive, multiplies negative logits of tokens among the last repeat_last */
-  uint32_t repeat_last;       /* [64] tokens of prompt and answer that count as repeated */
-  float frequency_penalty, presence_penalty; /* [0] subtracted per occurrence, once, in the answer so far */
-  uint64_t seed;              /* used if seeded; else drawn by submit. Same seed, choice and prompt: same answer */
+  uint32_t prompt_n;   /* >= 1; prompt_n > context is LIMIT with both numbers */
+  uint32_t max_tokens; /* [until the context is full]; 0 computes the prompt and ends with LENGTH */
+  float temperature;   /* [1]; 0 is greedy: the highest logit, the lowest id among equals */
+  uint32_t top_k;      /* [0: off] */
+  float top_p;         /* [1: off] smallest set of the best whose probability reaches it */
+  float min_p;         /* [0: off] at least this share of the best one's probability */
+  float repeat_penalty; /* [1: off] divides positive, multiplies negative logits of tokens among the
+                           last repeat_last */
+  uint32_t repeat_last; /* [64] tokens of prompt and answer that count as repeated */
+  float frequency_penalty,
+      presence_penalty; /* [0] subtracted per occurrence, once, in the answer so far */
+  uint64_t
+      seed; /* used if seeded; else drawn by submit. Same seed, choice and prompt: same answer */
   bool seeded;
-  uint32_t choice;            /* [0] index among several answers to one prompt: a different draw under the same seed */
-  const char *const *stop;    /* stop_n <= TROIKA_STOP_MAX strings, each 1..TROIKA_STOP_BYTES_MAX bytes */
+  uint32_t choice; /* [0] index among several answers to one prompt: a different draw under the same
+                      seed */
+  const char *const
+      *stop; /* stop_n <= TROIKA_STOP_MAX strings, each 1..TROIKA_STOP_BYTES_MAX bytes */
   uint32_t stop_n;
-  bool ignore_eos;            /* end tokens are sampled like others and do not end the answer */
-  bool logprobs;              /* log-probability of each token, before temperature and filters */
-  uint32_t top_logprobs;      /* [0] and of this many best ones, at most TROIKA_TOP_MAX */
+  bool ignore_eos;       /* end tokens are sampled like others and do not end the answer */
+  bool logprobs;         /* log-probability of each token, before temperature and filters */
+  uint32_t top_logprobs; /* [0] and of this many best ones, at most TROIKA_TOP_MAX */
   const troika_token_bias *bias;
   uint32_t bias_n;
-  bool no_prefix_cache;       /* [false] compute the whole prompt although a prefix of it is cached: for measuring */
+  bool no_prefix_cache; /* [false] compute the whole prompt although a prefix of it is cached: for
+                           measuring */
 } troika_request;
 TROIKA_API void troika_request_init(troika_request *request);
 
-/* Copies the request and hands it to the engine; returns at once. Errors: INVALID (which field, its value, the range), LIMIT (prompt and
- * context in tokens), BUSY (this stream's last request has not ended, or the queue is full: text says which), NO_MEMORY. */
-TROIKA_API troika_status troika_stream_submit(troika_stream *stream, const troika_request *request, troika_error *err);
-/* Ends the running request at the next panel; its END event says CANCELLED. No request: nothing happens. Any thread. */
+/* Copies the request and hands it to the engine; returns at once. Errors: INVALID (which field, its
+ * value, the range), LIMIT (prompt and context in tokens), BUSY (this stream's last request has not
+ * ended, or the queue is full: text says which), NO_MEMORY. */
+TROIKA_API troika_status troika_stream_submit(troika_stream *stream, const troika_request *request,
+                                              troika_error *err);
+/* Ends the running request at the next panel; its END event says CANCELLED. No request: nothing
+ * happens. Any thread. */
 TROIKA_API void troika_stream_cancel(troika_stream *stream);
 
 typedef enum troika_event_kind {
-  TROIKA_EVENT_TOKEN, /* one token was sampled; text may be empty (part of a character, or held back for a stop string) */
+  TROIKA_EVENT_TOKEN, /* one token was sampled; text may be empty (part of a character, or held back
+                         for a stop string) */
   TROIKA_EVENT_END    /* always the last one of a request */
 } troika_event_kind;
 
 typedef enum troika_finish {
-  TROIKA_FINISH_STOP,      /* the model's end token, or a stop string */
-  TROIKA_FINISH_LENGTH,    /* max_tokens, or the context is full */
+  TROIKA_FINISH_STOP,   /* the model's end token, or a stop string */
+  TROIKA_FINISH_LENGTH, /* max_tokens, or the context is full */
   TROIKA_FINISH_CANCELLED,
-  TROIKA_FINISH_ERROR      /* status and error_text say why */
+  TROIKA_FINISH_ERROR /* status and error_text say why */
 } troika_finish;
 
 typedef struct troika_top {
@@ -93,7 +112,8 @@ typedef struct troika_top {
   float logprob;
 } troika_top;
 
-/* Nanoseconds. queue: submit to first launch; prefill: first launch to first token; decode: first to last token. */
+/* Nanoseconds. queue: submit to first launch; prefill: first launch to first token; decode: first
+ * to last token. */
 typedef struct troika_timings {
   int64_t queue_ns, prefill_ns, decode_ns, preempted_ns;
 } troika_timings;
@@ -101,21 +121,23 @@ typedef struct troika_timings {
 /* Pointers are valid until the next call on the stream. */
 typedef struct troika_event {
   troika_event_kind kind;
-  int32_t token;          /* TOKEN */
-  const char *text;       /* whole UTF-8 characters that are now certain; END: what was held back */
+  int32_t token;    /* TOKEN */
+  const char *text; /* whole UTF-8 characters that are now certain; END: what was held back */
   uint32_t text_len;
-  float logprob;          /* if asked for */
+  float logprob; /* if asked for */
   uint32_t top_n;
-  const troika_top *top;  /* best first */
-  troika_finish finish;   /* END, and all below */
+  const troika_top *top; /* best first */
+  troika_finish finish;  /* END, and all below */
   troika_status status;
   const char *error_text; /* "" if status is OK */
   uint32_t prompt_tokens, cached_tokens, completion_tokens;
   troika_timings timings;
 } troika_event;
 
-/* The next event; waits up to timeout_ns (0: not at all, negative: for ever). TIMEOUT: none yet. END: no request is open. */
-TROIKA_API troika_status troika_stream_next(troika_stream *stream, troika_event *event, int64_t timeout_ns);
+/* The next event; waits up to timeout_ns (0: not at all, negative: for ever). TIMEOUT: none yet.
+ * END: no request is open. */
+TROIKA_API troika_status troika_stream_next(troika_stream *stream, troika_event *event,
+                                            int64_t timeout_ns);
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,9 @@ struct arena_block {
   char *at, *end; /* free part of this block */
 };
 
-void arena_init(arena *a, size_t max) { *a = (arena){.max = max}; }
+void arena_init(arena *a, size_t max) {
+  *a = (arena){.max = max};
+}
 
 void arena_free(arena *a) {
   for (arena_block *b = a->blocks; b;) {

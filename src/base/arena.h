@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* arena.h - memory that is given back all at once.
- * Blocks grow as needed up to `max` bytes in all; arena_alloc answers NULL past it. Memory is zeroed and
- * aligned to 16 (or to `align`, a power of two up to 4096). Owned by the arena until arena_free. Not thread-safe. */
+ * Blocks grow as needed up to `max` bytes in all; arena_alloc answers NULL past it. Memory is
+ * zeroed and aligned to 16 (or to `align`, a power of two up to 4096). Owned by the arena until
+ * arena_free. Not thread-safe. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 

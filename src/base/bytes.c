@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-bytes_view bytes_of_string(const char *text) { return bytes_of(text, strlen(text)); }
+bytes_view bytes_of_string(const char *text) {
+  return bytes_of(text, strlen(text));
+}
 
 bool bytes_equal(bytes_view a, bytes_view b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
@@ -16,7 +18,9 @@ bool bytes_equal_string(bytes_view a, const char *text) {
   return bytes_equal(a, bytes_of_string(text));
 }
 
-void bytes_init(bytes_buffer *buffer, size_t max) { *buffer = (bytes_buffer){.max = max}; }
+void bytes_init(bytes_buffer *buffer, size_t max) {
+  *buffer = (bytes_buffer){.max = max};
+}
 
 void bytes_free(bytes_buffer *buffer) {
   free(buffer->data);
@@ -100,7 +104,9 @@ size_t utf8_valid_prefix(const char *text, size_t len, bool *partial) {
   return i;
 }
 
-static bool is_control(char c) { return ((unsigned char)c < 0x20 && c != '\n') || c == 0x7f; }
+static bool is_control(char c) {
+  return ((unsigned char)c < 0x20 && c != '\n') || c == 0x7f;
+}
 
 void utf8_clean(char *text, bool keep_controls) {
   size_t len = strlen(text);

@@ -7,6 +7,7 @@
 #define CHECK(condition) \
   ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, __func__, #condition))
 
-_Noreturn void check_failed(const char *file, int line, const char *function, const char *condition);
+_Noreturn void check_failed(const char *file, int line, const char *function,
+                            const char *condition);
 
 #endif

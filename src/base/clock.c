@@ -10,4 +10,6 @@ int64_t clock_real_now(void *unused) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-int64_t clock_virtual_now(void *clock) { return ((clock_virtual *)clock)->now_ns; }
+int64_t clock_virtual_now(void *clock) {
+  return ((clock_virtual *)clock)->now_ns;
+}

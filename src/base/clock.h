@@ -12,8 +12,12 @@ typedef struct clock_source {
 } clock_source;
 
 int64_t clock_real_now(void *unused);
-static inline clock_source clock_real(void) { return (clock_source){clock_real_now, 0}; }
-static inline int64_t clock_now(clock_source c) { return c.now(c.context); }
+static inline clock_source clock_real(void) {
+  return (clock_source){clock_real_now, 0};
+}
+static inline int64_t clock_now(clock_source c) {
+  return c.now(c.context);
+}
 
 /* A clock that a test or the simulator moves by hand. */
 typedef struct clock_virtual {

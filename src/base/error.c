@@ -28,4 +28,6 @@ const char *troika_status_text(troika_status status) {
   return "unknown status";
 }
 
-const char *troika_version(void) { return TROIKA_VERSION; }
+const char *troika_version(void) {
+  return TROIKA_VERSION;
+}

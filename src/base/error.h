@@ -2,7 +2,8 @@
 /* error.h - filling in a caller's troika_error.
  * Returns the status it was given, so that a failing check is one line:
  *     if (n > max) return error_set(err, TROIKA_LIMIT, "%u tensors, at most %u", n, max);
- * Text is cut at TROIKA_ERROR_TEXT_MAX and bytes that are not printable UTF-8 become '?'. Any thread. */
+ * Text is cut at TROIKA_ERROR_TEXT_MAX and bytes that are not printable UTF-8 become '?'. Any
+ * thread. */
 #ifndef BASE_ERROR_H
 #define BASE_ERROR_H
 

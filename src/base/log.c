@@ -17,7 +17,9 @@ void log_setup(log_level level, bool json) {
   log_as_json = json;
 }
 
-bool log_wants(log_level level) { return level <= log_level_wanted; }
+bool log_wants(log_level level) {
+  return level <= log_level_wanted;
+}
 
 static size_t json_escape(const char *text, char *out, size_t size) {
   size_t n = 0;
@@ -57,11 +59,11 @@ void log_line(log_level level, const char *format, ...) {
   if (log_as_json) {
     char escaped[2200];
     json_escape(text, escaped, sizeof escaped);
-    n = snprintf(line, sizeof line, "{\"time\":\"%s.%03d\",\"level\":\"%s\",\"message\":\"%s\"}\n", stamp,
-                 (int)(t.tv_nsec / 1000000), names[level], escaped);
+    n = snprintf(line, sizeof line, "{\"time\":\"%s.%03d\",\"level\":\"%s\",\"message\":\"%s\"}\n",
+                 stamp, (int)(t.tv_nsec / 1000000), names[level], escaped);
   } else {
-    n = snprintf(line, sizeof line, "%s.%03d %-5s %s\n", stamp, (int)(t.tv_nsec / 1000000), names[level],
-                 text);
+    n = snprintf(line, sizeof line, "%s.%03d %-5s %s\n", stamp, (int)(t.tv_nsec / 1000000),
+                 names[level], text);
   }
   if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
   /* One write per line keeps lines of several threads whole. */

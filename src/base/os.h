@@ -17,23 +17,28 @@ typedef struct os_map {
 } os_map;
 troika_status os_map_open(const char *path, os_map *out, troika_error *err);
 void os_map_close(os_map *map);
-/* Drops the pages that lie wholly inside [offset, offset+len) from this process's memory; they can be read
- * again from the file. */
+/* Drops the pages that lie wholly inside [offset, offset+len) from this process's memory; they can
+ * be read again from the file. */
 void os_map_drop(const os_map *map, size_t offset, size_t len);
 
-/* Zeroed memory of its own, page-aligned (huge pages where the kernel has them free). Owned: os_memory_free with
- * the same len. NULL if there is none. Touches nothing. */
+/* Zeroed memory of its own, page-aligned (huge pages where the kernel has them free). Owned:
+ * os_memory_free with the same len. NULL if there is none. Touches nothing. */
 void *os_memory(size_t len);
 void os_memory_free(void *memory, size_t len);
 
-uint64_t os_memory_peak(void);      /* highest resident set of this process so far, bytes */
-uint64_t os_memory_available(void); /* what this process may still take: machine and cgroup limit, bytes */
+uint64_t os_memory_peak(void); /* highest resident set of this process so far, bytes */
+uint64_t os_memory_available(
+    void); /* what this process may still take: machine and cgroup limit, bytes */
 
 /* Processors this process may use: affinity, cut by the cgroup's quota (rounded up), at least 1.
  * `root` is "" on a real machine; tests give a folder with their own /sys and /proc files. */
 unsigned os_cpus(const char *root);
 
-/* Waits while *word == expected, until woken or timeout_ns (negative: for ever) is over. May wake early. */
+/* Unpredictable bytes. */
+void os_random(void *out, size_t len);
+
+/* Waits while *word == expected, until woken or timeout_ns (negative: for ever) is over. May wake
+ * early. */
 void os_futex_wait(const uint32_t *word, uint32_t expected, int64_t timeout_ns);
 void os_futex_wake(const uint32_t *word, int count);
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,8 +24,8 @@ enum { HUGE_PAGE = 2 * 1024 * 1024 };
 troika_status os_map_open(const char *path, os_map *out, troika_error *err) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    return error_set(err, errno == ENOENT ? TROIKA_NOT_FOUND : TROIKA_IO, "cannot open %s: %s", path,
-                     strerror(errno));
+    return error_set(err, errno == ENOENT ? TROIKA_NOT_FOUND : TROIKA_IO, "cannot open %s: %s",
+                     path, strerror(errno));
   troika_status status = TROIKA_OK;
   struct stat st;
   if (fstat(fd, &st)) {
@@ -109,7 +110,8 @@ uint64_t os_memory_available(void) {
   uint64_t limit = read_number("", "/sys/fs/cgroup/memory.max", NULL, UINT64_MAX);
   if (limit == UINT64_MAX)
     limit = read_number("", "/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL, UINT64_MAX);
-  uint64_t used = limit == UINT64_MAX ? 0 : read_number("", "/sys/fs/cgroup/memory.current", NULL, 0);
+  uint64_t used =
+      limit == UINT64_MAX ? 0 : read_number("", "/sys/fs/cgroup/memory.current", NULL, 0);
   uint64_t left = limit > used ? limit - used : 0;
   return available < left ? available : left;
 }
@@ -135,6 +137,16 @@ unsigned os_cpus(const char *root) {
     if (most < cpus) cpus = (unsigned)most;
   }
   return cpus ? cpus : 1;
+}
+
+void os_random(void *out, size_t len) {
+  uint8_t *at = out;
+  while (len) { /* never fails once the system is up, but may give less than asked */
+    ssize_t n = getrandom(at, len, 0);
+    if (n <= 0) continue;
+    at += n;
+    len -= (size_t)n;
+  }
 }
 
 void os_futex_wait(const uint32_t *word, uint32_t expected, int64_t timeout_ns) {

@@ -80,8 +80,10 @@ void bench_print(const bench_record *r) {
   for (unsigned i = 0; i < r->results_n; i++)
     printf("%-16s %12.1f %12.1f %12.1f\n", r->results[i].name, r->results[i].median,
            r->results[i].min, r->results[i].max);
-  printf("\nload             %9.3f s\npeak memory      %11s (KV %s of it)\n", r->engine->open_s,
-         peak, kv);
+  printf(
+      "\nload             %9.3f s\npeak memory      %11s (KV pool of %s reserved, pages count once "
+      "used)\n",
+      r->engine->open_s, peak, kv);
 }
 
 static void put_text(bytes_buffer *out, const char *key, const char *text) {

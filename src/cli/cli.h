@@ -84,6 +84,8 @@ bool cli_engine_open(const cli_settings *s, uint32_t parallel, cli_engine *out);
 void cli_engine_close(cli_engine *e);
 /* "troika: " and the sentence; returns CLI_FAILED. */
 int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same about a file: its path first, unless the sentence has it. */
+int cli_fail_file(const char *path, const char *sentence);
 /* All of standard input, or a file. False: said why. */
 bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out);
 bool cli_stdin_is_piped(void);

@@ -209,7 +209,7 @@ int cli_inspect(const cli_settings *s) {
   if (!cli_model_path(s->arguments[0], path, sizeof path, name, sizeof name)) return CLI_FAILED;
   if (gguf_open(path, &file, &err)) {
     if (s->json) inspect_json_error(path, &err);
-    return cli_fail("%s", err.text);
+    return cli_fail_file(path, err.text);
   }
   troika_status status = troika_model_open(path, NULL, &model, &err);
   if (s->json) {

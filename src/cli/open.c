@@ -30,6 +30,10 @@ int cli_fail(const char *format, ...) {
   return CLI_FAILED;
 }
 
+int cli_fail_file(const char *path, const char *sentence) {
+  return strstr(sentence, path) ? cli_fail("%s", sentence) : cli_fail("%s: %s", path, sentence);
+}
+
 bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out) {
   char block[65536];
   for (;;) {
@@ -116,7 +120,7 @@ bool cli_model_open(const cli_settings *s, cli_engine *out) {
   if (ok && s->chat_template) options.chat_template = source.data ? source.data : "";
   int64_t t = clock_real_now(NULL);
   if (ok && troika_model_open(out->path, &options, &out->model, &err)) {
-    cli_fail("%s", err.text);
+    cli_fail_file(out->path, err.text);
     ok = false;
   }
   out->open_s = (double)(clock_real_now(NULL) - t) / 1e9;

@@ -47,7 +47,8 @@ static void print_ready(const cli_settings *s, const cli_engine *e, const char *
   if (m.has_template)
     printf(
         "curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' "
-        "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky blue?\"}],\"max_tokens\":128}'\n",
+        "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky "
+        "blue?\"}],\"max_tokens\":128}'\n",
         host, port);
   else
     printf(

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.h - the one list of drivers. Nobody includes a concrete driver: what a driver offers before a device is open stands in its
- * factory, and a line in DEVICE_DRIVERS makes it known. */
+/* registry.h - the one list of drivers. Nobody includes a concrete driver: what a driver offers
+ * before a device is open stands in its factory, and a line in DEVICE_DRIVERS makes it known. */
 #ifndef DEVICE_REGISTRY_H
 #define DEVICE_REGISTRY_H
 
@@ -9,9 +9,10 @@
 #include "device/device.h"
 
 typedef struct device_options {
-  uint32_t threads;          /* of a CPU; >= 1 */
-  uint8_t activations;       /* troika_activations */
-  const char *levels;        /* instruction sets that may be used, as text; NULL: all. Borrowed during open */
+  uint32_t threads;    /* of a CPU; >= 1 */
+  uint8_t activations; /* troika_activations */
+  const char
+      *levels; /* instruction sets that may be used, as text; NULL: all. Borrowed during open */
   uint32_t test_stop_panels; /* stop every launch after so many panels; 0: never */
 } device_options;
 
@@ -19,7 +20,7 @@ typedef struct device_options {
 typedef struct device_math {
   float (*vec_max)(const float *x, uint32_t n);                /* NaN if any is NaN; n >= 1 */
   float (*vec_sum_exp)(const float *x, uint32_t n, float max); /* sum of exp(x - max) */
-  void (*thread_setup)(void);                                  /* once in each thread that calls the others */
+  void (*thread_setup)(void); /* once in each thread that calls the others */
 } device_math;
 
 typedef struct device_factory {

@@ -154,8 +154,13 @@ uint16_t build_weight(build *b, int layer, const char *name, uint32_t n, uint32_
   for (uint32_t i = 0; i < g->n_weights; i++) /* a tied head is the embedding's own weight */
     if (g->weights[i].host == t->data) return (uint16_t)i;
   graph_weight *w = &g->weights[g->n_weights];
-  *w = (graph_weight){.layout = GRAPH_LAYOUT_GGUF, .type = t->type, .n = n, .k = k,
-                      .group = format->elements, .host = t->data, .bytes = t->bytes};
+  *w = (graph_weight){.layout = GRAPH_LAYOUT_GGUF,
+                      .type = t->type,
+                      .n = n,
+                      .k = k,
+                      .group = format->elements,
+                      .host = t->data,
+                      .bytes = t->bytes};
   snprintf(w->name, sizeof w->name, "%.*s", (int)t->name.len, t->name.ptr);
   return (uint16_t)g->n_weights++;
 }
@@ -198,8 +203,11 @@ uint8_t build_kv_group(build *b, uint32_t window) {
 
 static graph_node *add_node(build *b, graph_node_kind kind) {
   graph_node *node = &b->g->nodes[b->g->n_nodes++];
-  *node = (graph_node){.kind = (uint8_t)kind, .post_norm = GRAPH_NONE, .norm = GRAPH_NONE,
-                       .q_norm = GRAPH_NONE, .k_norm = GRAPH_NONE};
+  *node = (graph_node){.kind = (uint8_t)kind,
+                       .post_norm = GRAPH_NONE,
+                       .norm = GRAPH_NONE,
+                       .q_norm = GRAPH_NONE,
+                       .k_norm = GRAPH_NONE};
   return node;
 }
 
@@ -265,8 +273,7 @@ void build_layer_nodes(build *b, build_layer l) {
   add_cost(b, c, c->w_up);
   add_cost(b, c, c->w_down);
   b->pending = true;
-  b->pending_norm =
-      l.ff_post_norm ? build_norm(b, l.layer, l.ff_post_norm, g->width) : GRAPH_NONE;
+  b->pending_norm = l.ff_post_norm ? build_norm(b, l.layer, l.ff_post_norm, g->width) : GRAPH_NONE;
 }
 
 void build_head(build *b) {
@@ -276,8 +283,7 @@ void build_head(build *b) {
   take_pending(b, node);
   node->norm = build_norm(b, -1, "output_norm.weight", g->width);
   bool own = build_has(b, -1, "output.weight");
-  node->w[0] =
-      build_weight(b, -1, own ? "output.weight" : "token_embd.weight", g->vocab, g->width);
+  node->w[0] = build_weight(b, -1, own ? "output.weight" : "token_embd.weight", g->vocab, g->width);
   add_cost(b, node, node->w[0]);
   for (uint32_t i = 0; i < g->n_groups; i++)
     g->groups[i].page_bytes =

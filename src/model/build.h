@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build.h - what architecture files share: reading sizes, finding tensors of the right shape, laying out nodes.
+/* build.h - what architecture files share: reading sizes, finding tensors of the right shape,
+ * laying out nodes.
  *
- * A builder fails once and stays failed: every call after the first error does nothing, so an architecture reads as a list of what it wants and checks
- * `status` at the end. */
+ * A builder fails once and stays failed: every call after the first error does nothing, so an
+ * architecture reads as a list of what it wants and checks `status` at the end. */
 #ifndef MODEL_BUILD_H
 #define MODEL_BUILD_H
 
@@ -29,10 +30,13 @@ typedef troika_status build_architecture(build *b);
 MODEL_ARCHITECTURES(BUILD_DECLARE)
 #undef BUILD_DECLARE
 
-/* `suffix` after "<arch>.": "embedding_length". fallback: a pointer to a default, or NULL if the key must be there. min..max is checked. */
-uint32_t build_u32(build *b, const char *suffix, const uint32_t *fallback, uint32_t min, uint32_t max);
+/* `suffix` after "<arch>.": "embedding_length". fallback: a pointer to a default, or NULL if the
+ * key must be there. min..max is checked. */
+uint32_t build_u32(build *b, const char *suffix, const uint32_t *fallback, uint32_t min,
+                   uint32_t max);
 float build_f32(build *b, const char *suffix, const float *fallback, float min, float max);
-/* Reads layers, width, heads, kv_heads, head_dim, ff, vocab, context, eps into the graph and makes its tables. */
+/* Reads layers, width, heads, kv_heads, head_dim, ff, vocab, context, eps into the graph and makes
+ * its tables. */
 void build_sizes(build *b);
 /* "blk.3.attn_q.weight" with layer 3; layer -1: name as it is. Shape n x k. */
 uint16_t build_weight(build *b, int layer, const char *name, uint32_t n, uint32_t k);
@@ -43,7 +47,8 @@ uint8_t build_rope(build *b, float base, float scale, bool adjacent);
 uint8_t build_kv_group(build *b, uint32_t window);
 
 void build_embed(build *b, float scale);
-/* The three nodes of a layer; post norms and q/k norms where the file of the architecture says so. */
+/* The three nodes of a layer; post norms and q/k norms where the file of the architecture says so.
+ */
 typedef struct build_layer {
   int layer;
   uint8_t kv_group, rope;

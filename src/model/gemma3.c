@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gemma3 - Gemma 3 text models.
  *
- * Norms before and after attention and feed-forward, norms on each head of Q and K, GELU-gated feed-forward, embedding scaled by sqrt(width). Five layers of a sliding
- * window, then one that sees all; window layers have their own rotary base. Rotary pairs are halves. Head size is its own number, so Q may be
- * wider than the model. Norm weights in the file have the +1 of the reference already in them.
- * Source: the configuration of the released models and the reference implementation in transformers. */
+ * Norms before and after attention and feed-forward, norms on each head of Q and K, GELU-gated
+ * feed-forward, embedding scaled by sqrt(width). Five layers of a sliding window, then one that
+ * sees all; window layers have their own rotary base. Rotary pairs are halves. Head size is its own
+ * number, so Q may be wider than the model. Norm weights in the file have the +1 of the reference
+ * already in them. Source: the configuration of the released models and the reference
+ * implementation in transformers. */
 #include <math.h>
 
 #include "model/build.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* llama - Llama 2 and 3, SmolLM2, Mistral and others in that form.
  *
- * Pre-norm, grouped queries, SiLU-gated feed-forward, no biases. Files of this architecture hold Q and K rows permuted so that rotary
- * pairs are adjacent. Llama 3.1 and later bring per-frequency divisors in the tensor rope_freqs. */
+ * Pre-norm, grouped queries, SiLU-gated feed-forward, no biases. Files of this architecture hold Q
+ * and K rows permuted so that rotary pairs are adjacent. Llama 3.1 and later bring per-frequency
+ * divisors in the tensor rope_freqs. */
 #include <math.h>
 #include <stdlib.h>
 

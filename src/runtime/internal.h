@@ -8,8 +8,9 @@
  *   launch.c   the runtime thread: rows into launches, completions into tokens
  *   sample.c   logits to token, pure
  *
- * Ownership: a `request` is made by submit on the client's thread, belongs to the runtime thread from the SUBMIT message until its END record is
- * written, then to the client's thread again. What both touch is guarded by stream.lock. */
+ * Ownership: a `request` is made by submit on the client's thread, belongs to the runtime thread
+ * from the SUBMIT message until its END record is written, then to the client's thread again. What
+ * both touch is guarded by stream.lock. */
 #ifndef RUNTIME_INTERNAL_H
 #define RUNTIME_INTERNAL_H
 
@@ -47,7 +48,8 @@ struct troika_model {
   _Atomic uint32_t users; /* runtimes */
 };
 
-/* Activation slots: reactive, proactive and promoted prefill, reactive and proactive decode. Today's policy uses the first and the fourth. */
+/* Activation slots: reactive, proactive and promoted prefill, reactive and proactive decode.
+ * Today's policy uses the first and the fourth. */
 enum { SLOT_PREFILL = 0, SLOT_DECODE = 3, SLOT_COUNT = 5 };
 
 typedef struct record { /* one sampled token */
@@ -56,18 +58,23 @@ typedef struct record { /* one sampled token */
   uint32_t top_n;
 } record;
 
-typedef enum request_state { REQUEST_QUEUED, REQUEST_PREFILL, REQUEST_DECODE, REQUEST_ENDED } request_state;
+typedef enum request_state {
+  REQUEST_QUEUED,
+  REQUEST_PREFILL,
+  REQUEST_DECODE,
+  REQUEST_ENDED
+} request_state;
 
 typedef struct request {
   /* Set by submit, constant afterwards. */
-  message letter;            /* SUBMIT */
+  message letter; /* SUBMIT */
   struct troika_stream *stream;
-  sample_params params;      /* bias points into this allocation */
+  sample_params params; /* bias points into this allocation */
   uint32_t prompt_n, max_new;
   bool ignore_eos, no_prefix_cache;
-  emit *stops;               /* the runtime's view of the text: finds stop strings */
+  emit *stops; /* the runtime's view of the text: finds stop strings */
   /* The runtime thread's. */
-  struct request *next;      /* in the queue */
+  struct request *next; /* in the queue */
   uint32_t id, place, seq;
   uint8_t state;
   bool in_flight, ending;
@@ -77,23 +84,23 @@ typedef struct request {
   int64_t submit_ns, start_ns, first_ns, last_ns;
   uint32_t cached;
   /* Records: written by the runtime thread under stream.lock, read by the client. */
-  record *records;           /* [max_new] */
-  troika_top *tops;          /* [max_new][top_logprobs] */
+  record *records;  /* [max_new] */
+  troika_top *tops; /* [max_new][top_logprobs] */
 } request;
 
 struct troika_stream {
   troika_runtime *rt;
   troika_stream_options options;
   message close_letter;
-  _Atomic bool cancelled;    /* of the present request; any thread */
-  request *current;          /* client's thread; NULL: none */
-  emit *text;                /* client's thread: turns tokens into text the same way */
-  uint32_t read;             /* records handed out */
+  _Atomic bool cancelled; /* of the present request; any thread */
+  request *current;       /* client's thread; NULL: none */
+  emit *text;             /* client's thread: turns tokens into text the same way */
+  uint32_t read;          /* records handed out */
   bool flushed;
-  pthread_mutex_t lock;      /* guards what follows, and the records */
+  pthread_mutex_t lock; /* guards what follows, and the records */
   pthread_cond_t changed;
   uint32_t written;
-  bool ended, detached;      /* END is set; the runtime has let go of the stream */
+  bool ended, detached; /* END is set; the runtime has let go of the stream */
   troika_finish finish;
   troika_error error;
   troika_timings timings;
@@ -113,7 +120,7 @@ typedef struct launch {
   device_event event;
   device_command commands[2];
   uint32_t n_commands;
-  uint32_t prefill;          /* place, or UINT32_MAX */
+  uint32_t prefill;                                  /* place, or UINT32_MAX */
   uint32_t decodes[RUNTIME_PARALLEL_MAX], n_decodes; /* places, in the order of rows */
   int64_t start_ns;
 } launch;
@@ -137,18 +144,18 @@ struct troika_runtime {
   /* The runtime thread's. */
   device_tables tables;
   device_run runs[SLOT_COUNT];
-  device_row *rows;          /* [sum of slot rows] */
-  device_seq *seqs;          /* [parallel] */
+  device_row *rows; /* [sum of slot rows] */
+  device_seq *seqs; /* [parallel] */
   float *logits_memory;
   size_t logits_bytes;
   request *places[RUNTIME_PARALLEL_MAX];
   request *queue_first, *queue_last;
   uint32_t queued;
-  message *closing;          /* streams to let go of when their request has ended */
+  message *closing; /* streams to let go of when their request has ended */
   uint32_t next_id;
-  launch flight;             /* one at a time today */
+  launch flight; /* one at a time today */
   sched_memory memory;
-  sched_request *view;       /* [parallel + queue_max] */
+  sched_request *view; /* [parallel + queue_max] */
   sched_action *actions;
   uint32_t actions_capacity;
   void *sample_scratch;
@@ -157,18 +164,21 @@ struct troika_runtime {
 
   pthread_mutex_t stats_lock; /* guards stats */
   troika_runtime_stats stats;
-  _Atomic uint32_t outstanding; /* requests submitted and not ended: submit refuses past parallel + queue_max */
+  _Atomic uint32_t
+      outstanding; /* requests submitted and not ended: submit refuses past parallel + queue_max */
 };
 
 void *runtime_main(void *runtime);
 void runtime_done(void *runtime, const device_completion *completion);
 
 /* launch.c */
-void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n); /* a LAUNCH and the JOINs after it */
+void launch_begin(troika_runtime *rt, const sched_action *actions,
+                  size_t n); /* a LAUNCH and the JOINs after it */
 void launch_complete(troika_runtime *rt, const device_completion *completion);
 
 /* loop.c */
-void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status, const char *text);
+void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
+                 const char *text);
 request *request_by_id(troika_runtime *rt, uint32_t id);
 
 /* stream.c */

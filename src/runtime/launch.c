@@ -19,10 +19,13 @@ static void extend(troika_runtime *rt, const request *r, uint32_t begin, uint32_
 }
 
 static void add_run(troika_runtime *rt, launch *l, uint16_t slot, uint32_t rows) {
-  rt->runs[slot] = (device_run){.id = slot, .row0 = (uint32_t)(slot_rows(rt, slot) - rt->rows),
-                                .rows = rows, .slot = slot, .node_end = (uint16_t)rt->g->n_nodes};
-  l->commands[l->n_commands++] = (device_command){.run = slot, .node_end = (uint16_t)rt->g->n_nodes,
-                                                  .rows = rows};
+  rt->runs[slot] = (device_run){.id = slot,
+                                .row0 = (uint32_t)(slot_rows(rt, slot) - rt->rows),
+                                .rows = rows,
+                                .slot = slot,
+                                .node_end = (uint16_t)rt->g->n_nodes};
+  l->commands[l->n_commands++] =
+      (device_command){.run = slot, .node_end = (uint16_t)rt->g->n_nodes, .rows = rows};
 }
 
 static void add_prefill(troika_runtime *rt, launch *l, request *r, uint32_t n) {
@@ -31,8 +34,11 @@ static void add_prefill(troika_runtime *rt, launch *l, request *r, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t pos = r->computed + i;
     bool last = pos + 1 == r->prompt_n && r->max_new;
-    rows[i] = (device_row){.seq = r->seq, .pos = pos, .token = r->tokens[pos],
-                           .arith = DEVICE_PROMPT, .want = last ? DEVICE_WANT_LOGITS : 0};
+    rows[i] = (device_row){.seq = r->seq,
+                           .pos = pos,
+                           .token = r->tokens[pos],
+                           .arith = DEVICE_PROMPT,
+                           .want = last ? DEVICE_WANT_LOGITS : 0};
   }
   r->in_flight = true;
   r->flying = n;
@@ -43,9 +49,11 @@ static void add_prefill(troika_runtime *rt, launch *l, request *r, uint32_t n) {
 static void add_decode(troika_runtime *rt, launch *l, request *r) {
   uint32_t pos = r->n - 1;
   extend(rt, r, pos, pos + 1);
-  slot_rows(rt, SLOT_DECODE)[l->n_decodes] =
-      (device_row){.seq = r->seq, .pos = pos, .token = r->tokens[pos], .arith = DEVICE_GEN,
-                   .want = DEVICE_WANT_LOGITS};
+  slot_rows(rt, SLOT_DECODE)[l->n_decodes] = (device_row){.seq = r->seq,
+                                                          .pos = pos,
+                                                          .token = r->tokens[pos],
+                                                          .arith = DEVICE_GEN,
+                                                          .want = DEVICE_WANT_LOGITS};
   r->in_flight = true;
   r->flying = 1;
   l->decodes[l->n_decodes++] = r->place;
@@ -53,8 +61,8 @@ static void add_decode(troika_runtime *rt, launch *l, request *r) {
 
 static void submit(troika_runtime *rt) {
   launch *l = &rt->flight;
-  troika_status status = rt->cpu->driver->queue_submit(rt->queue, l->commands, l->n_commands, NULL,
-                                                       0, &l->event);
+  troika_status status =
+      rt->cpu->driver->queue_submit(rt->queue, l->commands, l->n_commands, NULL, 0, &l->event);
   CHECK(status == TROIKA_OK); /* one launch at a time: there is room */
 }
 
@@ -125,7 +133,8 @@ static void finish_rows(troika_runtime *rt, request *r, float *logits) {
   r->in_flight = false;
   r->computed += r->flying;
   r->flying = 0;
-  kv_publish(rt->pages, r->seq, 0, r->tokens, r->computed, r->prompt_n); /* before a window lets go of pages */
+  kv_publish(rt->pages, r->seq, 0, r->tokens, r->computed,
+             r->prompt_n); /* before a window lets go of pages */
   kv_sequence_keep_from(rt->pages, r->seq, r->computed);
   if (atomic_load(&r->stream->cancelled) || r->computed < r->prompt_n) return;
   if (!r->max_new)
@@ -135,13 +144,15 @@ static void finish_rows(troika_runtime *rt, request *r, float *logits) {
 }
 
 static bool all_cancelled(const troika_runtime *rt, const launch *l) {
-  if (l->prefill != UINT32_MAX && !atomic_load(&rt->places[l->prefill]->stream->cancelled)) return false;
+  if (l->prefill != UINT32_MAX && !atomic_load(&rt->places[l->prefill]->stream->cancelled))
+    return false;
   for (uint32_t i = 0; i < l->n_decodes; i++)
     if (!atomic_load(&rt->places[l->decodes[i]]->stream->cancelled)) return false;
   return true;
 }
 
-/* The rows of a launch that will not go on: nothing was emitted, their KV slots will be written again. */
+/* The rows of a launch that will not go on: nothing was emitted, their KV slots will be written
+ * again. */
 static void drop(troika_runtime *rt, const launch *l) {
   if (l->prefill != UINT32_MAX) rt->places[l->prefill]->in_flight = false;
   for (uint32_t i = 0; i < l->n_decodes; i++) rt->places[l->decodes[i]]->in_flight = false;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The runtime thread: takes messages, asks the policy, does what it says, sleeps. It alone owns requests in progress, KV pages and launches. */
+/* The runtime thread: takes messages, asks the policy, does what it says, sleeps. It alone owns
+ * requests in progress, KV pages and launches. */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -107,7 +108,8 @@ static void handle_message(troika_runtime *rt, message *m) {
       break;
     }
     case MESSAGE_CLOSE_STREAM:
-      close_stream(rt, (troika_stream *)(void *)((char *)m - offsetof(troika_stream, close_letter)));
+      close_stream(rt,
+                   (troika_stream *)(void *)((char *)m - offsetof(troika_stream, close_letter)));
       break;
     case MESSAGE_COMPLETION: {
       completion_letter *c = (completion_letter *)m;
@@ -116,7 +118,8 @@ static void handle_message(troika_runtime *rt, message *m) {
       launch_complete(rt, &completion);
       break;
     }
-    default: rt->quitting = true;
+    default:
+      rt->quitting = true;
   }
 }
 
@@ -128,7 +131,8 @@ static request *request_of(troika_runtime *rt, const troika_stream *s) {
   return NULL;
 }
 
-/* Lets go of the stream as soon as it has no request; its request was cancelled before the message was sent. */
+/* Lets go of the stream as soon as it has no request; its request was cancelled before the message
+ * was sent. */
 static void close_stream(troika_runtime *rt, troika_stream *s) {
   if (request_of(rt, s)) {
     s->close_letter.next = rt->closing;
@@ -169,16 +173,23 @@ static sched_request view_of(const troika_runtime *rt, const request *r) {
 }
 
 static size_t decide(troika_runtime *rt, int64_t *wake_ns) {
-  sched_view view = {.requests = rt->view, .places = rt->parallel, .queue_max = rt->queue_max,
-                     .span_rows = rt->span_rows, .decode_rows = rt->parallel, .launches_max = 1};
+  sched_view view = {.requests = rt->view,
+                     .places = rt->parallel,
+                     .queue_max = rt->queue_max,
+                     .span_rows = rt->span_rows,
+                     .decode_rows = rt->parallel,
+                     .launches_max = 1};
   for (uint32_t i = 0; i < rt->parallel; i++)
     if (rt->places[i]) rt->view[view.n_requests++] = view_of(rt, rt->places[i]);
   for (const request *r = rt->queue_first; r; r = r->next)
     rt->view[view.n_requests++] = view_of(rt, r);
-  sched_launch_view flight = {.id = 0, .stopping = rt->flight.stopping,
-                              .decode_rows = rt->flight.n_decodes, .start_ns = rt->flight.start_ns};
+  sched_launch_view flight = {.id = 0,
+                              .stopping = rt->flight.stopping,
+                              .decode_rows = rt->flight.n_decodes,
+                              .start_ns = rt->flight.start_ns};
   if (rt->flight.active) {
-    if (rt->flight.prefill != UINT32_MAX) flight.prompt_rows = rt->places[rt->flight.prefill]->flying;
+    if (rt->flight.prefill != UINT32_MAX)
+      flight.prompt_rows = rt->places[rt->flight.prefill]->flying;
     view.launches = &flight;
     view.n_launches = 1;
   }
@@ -214,7 +225,8 @@ static void admit(troika_runtime *rt, request *r) {
 static void refuse(troika_runtime *rt, request *r, uint8_t reason) {
   char text[160];
   if (reason == SCHED_REASON_PAGES) {
-    snprintf(text, sizeof text, "%u tokens of prompt and answer need more KV memory than the pool of %llu bytes has",
+    snprintf(text, sizeof text,
+             "%u tokens of prompt and answer need more KV memory than the pool of %llu bytes has",
              r->prompt_n + r->max_new, (unsigned long long)kv_bytes(rt->pages));
     request_end(rt, r, TROIKA_FINISH_ERROR, TROIKA_LIMIT, text);
   } else {
@@ -228,8 +240,12 @@ static void apply(troika_runtime *rt, size_t n) {
     const sched_action *a = &rt->actions[i];
     request *r = a->request == SCHED_NO_REQUEST ? NULL : request_by_id(rt, a->request);
     switch (a->kind) {
-      case SCHED_ADMIT: admit(rt, r); break;
-      case SCHED_REFUSE: refuse(rt, r, a->reason); break;
+      case SCHED_ADMIT:
+        admit(rt, r);
+        break;
+      case SCHED_REFUSE:
+        refuse(rt, r, a->reason);
+        break;
       case SCHED_EXPIRE:
         if (a->reason == SCHED_REASON_DEADLINE)
           request_end(rt, r, TROIKA_FINISH_ERROR, TROIKA_DEADLINE, "the request's deadline passed");
@@ -247,7 +263,8 @@ static void apply(troika_runtime *rt, size_t n) {
         rt->flight.stopping = true;
         rt->cpu->driver->queue_stop(rt->queue, &rt->flight.event);
         break;
-      default: CHECK(!"an action that this runtime does not know");
+      default:
+        CHECK(!"an action that this runtime does not know");
     }
   }
 }

@@ -29,6 +29,7 @@ message *mailbox_take(mailbox *m) {
 
 void mailbox_sleep(mailbox *m, uint32_t seen, int64_t timeout_ns) {
   atomic_store(&m->sleeping, 1);
-  if (atomic_load(&m->signal) == seen) os_futex_wait((const uint32_t *)&m->signal, seen, timeout_ns);
+  if (atomic_load(&m->signal) == seen)
+    os_futex_wait((const uint32_t *)&m->signal, seen, timeout_ns);
   atomic_store(&m->sleeping, 0);
 }

@@ -97,22 +97,22 @@ troika_status troika_model_close(troika_model **model) {
 
 void troika_model_describe(const troika_model *m, troika_model_info *out) {
   const graph *g = m->g;
-  *out = (troika_model_info){.name = m->name,
-                             .architecture = model_architecture_name(m->file),
-                             .type = m->type ? m->type : "none",
-                             .tokenizer = tokenizer_kind(m->t),
-                             .file_bytes = gguf_size(m->file),
-                             .parameters = m->parameters,
-                             .context_max = g->context,
-                             .vocab = g->vocab,
-                             .layers = g->layers,
-                             .width = g->width,
-                             .kv_bytes_per_token = (uint64_t)g->layers * g->kv_heads * g->head_dim *
-                                                   2 * sizeof(uint16_t),
-                             .bos = tokenizer_bos(m->t),
-                             .eos = tokenizer_eos(m->t),
-                             .has_template = m->chat != NULL,
-                             .template_builtin = m->chat && chat_template_is_builtin(m->chat)};
+  *out = (troika_model_info){
+      .name = m->name,
+      .architecture = model_architecture_name(m->file),
+      .type = m->type ? m->type : "none",
+      .tokenizer = tokenizer_kind(m->t),
+      .file_bytes = gguf_size(m->file),
+      .parameters = m->parameters,
+      .context_max = g->context,
+      .vocab = g->vocab,
+      .layers = g->layers,
+      .width = g->width,
+      .kv_bytes_per_token = (uint64_t)g->layers * g->kv_heads * g->head_dim * 2 * sizeof(uint16_t),
+      .bos = tokenizer_bos(m->t),
+      .eos = tokenizer_eos(m->t),
+      .has_template = m->chat != NULL,
+      .template_builtin = m->chat && chat_template_is_builtin(m->chat)};
 }
 
 static troika_status give_ids(tokenizer_ids *ids, troika_status status, int32_t *tokens,
@@ -147,13 +147,13 @@ troika_status troika_model_chat(const troika_model *m, const char *messages, siz
                                 const char *tools, size_t tools_len, bool add_generation_prompt,
                                 int32_t *tokens, size_t capacity, size_t *n, troika_error *err) {
   if (!m->chat)
-    return error_set(err, TROIKA_NOT_FOUND,
-                     "the model has no chat template: give it plain text, or a template of your own");
+    return error_set(
+        err, TROIKA_NOT_FOUND,
+        "the model has no chat template: give it plain text, or a template of your own");
   tokenizer_ids ids = {0};
   chat_render_options options = {add_generation_prompt, (int64_t)time(NULL)};
-  troika_status status =
-      chat_template_tokenize(m->chat, m->t, bytes_of(messages, messages_len),
-                             bytes_of(tools, tools_len), options, 0, &ids, err);
+  troika_status status = chat_template_tokenize(m->chat, m->t, bytes_of(messages, messages_len),
+                                                bytes_of(tools, tools_len), options, 0, &ids, err);
   return give_ids(&ids, status, tokens, capacity, n, err);
 }
 

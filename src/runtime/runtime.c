@@ -42,7 +42,8 @@ static troika_status check_options(const troika_model *model, troika_runtime_opt
 static uint32_t fit_span(const device_factory *cpu, const graph *g, uint32_t span,
                          uint32_t parallel) {
   size_t decode = cpu->slot_bytes(g, parallel) * (SLOT_COUNT - SLOT_DECODE);
-  while (span > SPAN_MIN && cpu->slot_bytes(g, span) * SLOT_DECODE + decode > RUNTIME_SLOT_BYTES_MAX)
+  while (span > SPAN_MIN &&
+         cpu->slot_bytes(g, span) * SLOT_DECODE + decode > RUNTIME_SLOT_BYTES_MAX)
     span /= 2;
   return span < SPAN_MIN ? SPAN_MIN : span;
 }
@@ -138,7 +139,8 @@ static void destroy(troika_runtime *rt) {
 
 static troika_status start(troika_runtime *rt, const device_factory *factory,
                            const troika_runtime_options *o, troika_error *err) {
-  device_options options = {o->threads, (uint8_t)o->activations, o->cpu_levels, o->test_stop_panels};
+  device_options options = {o->threads, (uint8_t)o->activations, o->cpu_levels,
+                            o->test_stop_panels};
   troika_status status = factory->open(&options, &rt->cpu, err);
   if (status) return status;
   factory->math(rt->cpu, &rt->math);

@@ -6,11 +6,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/os.h"
 #include "runtime/internal.h"
 
 troika_status troika_stream_open(troika_runtime *rt, const troika_stream_options *options,
@@ -63,12 +63,16 @@ void troika_stream_close(troika_stream **stream) {
 }
 
 void troika_request_init(troika_request *r) {
-  *r = (troika_request){.size = sizeof *r, .max_tokens = TROIKA_MAX_TOKENS_CONTEXT,
-                        .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last = 64};
+  *r = (troika_request){.size = sizeof *r,
+                        .max_tokens = TROIKA_MAX_TOKENS_CONTEXT,
+                        .temperature = 1,
+                        .top_p = 1,
+                        .repeat_penalty = 1,
+                        .repeat_last = 64};
 }
 
-#define CHECK_RANGE(field, low, high)                                                         \
-  if (!((double)q->field >= (low) && (double)q->field <= (high)))                             \
+#define CHECK_RANGE(field, low, high)                                                       \
+  if (!((double)q->field >= (low) && (double)q->field <= (high)))                           \
   return error_set(err, TROIKA_INVALID, #field " is %g, wanted %g to %g", (double)q->field, \
                    (double)(low), (double)(high))
 
@@ -97,8 +101,8 @@ static troika_status check_request(const troika_runtime *rt, const troika_reques
   for (uint32_t i = 0; i < q->bias_n; i++)
     if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
         !isfinite(q->bias[i].bias))
-      return error_set(err, TROIKA_INVALID, "bias %u: token %d of %u, bias %g", i,
-                       q->bias[i].token, rt->g->vocab, (double)q->bias[i].bias);
+      return error_set(err, TROIKA_INVALID, "bias %u: token %d of %u, bias %g", i, q->bias[i].token,
+                       rt->g->vocab, (double)q->bias[i].bias);
   return TROIKA_OK;
 }
 
@@ -111,7 +115,7 @@ static troika_status text_create(const troika_runtime *rt, const troika_request 
 
 static uint64_t draw_seed(void) {
   uint64_t seed;
-  if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = (uint64_t)clock_real_now(NULL);
+  os_random(&seed, sizeof seed);
   return seed;
 }
 

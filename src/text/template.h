@@ -11,14 +11,19 @@
  * chat_template_tokenize marks, before rendering, the characters of the messages with which a
  * control token could begin or end, and no control token may cover a marked one: a message's
  * `<|im_end|>` is tokenized as plain text, also when filters move, cut, quote or join it
- * (src/text/rust/src/guard.rs says how). The text itself is always exactly what the reference
- * library would render. Cost: messages that hold such characters are rendered twice. Limits: a
+ * (src/text/rust/src/guard.rs says how). The text itself is always exactly what it
+ * would be without marks. Cost: messages that hold such characters are rendered twice. Limits: a
  * control token whose first and last characters the template wrote counts as the template's, also
  * if a message wrote its middle (as in `<|{{ message.role }}|>`): check roles and tool names
  * before. Where a template looks at those characters itself the marking is weaker, and if it
  * changes whole control tokens of a message (quotes them in ASCII, say) the request is
  * TROIKA_INVALID. User-defined tokens (not control) are found in messages too, as the reference
- * tokenizers do.
+ * tokenizers do; those that end an answer or look like <|this|> count as control tokens.
+ *
+ * Not bounded: minijinja 3.1.0 joins lists lazily, and a template that doubles a list 33 times
+ * (`x = x + x` in a loop) takes all memory whatever the fuel. Templates come from the model file
+ * or the command line, never from a request. Rendered differently from jinja2: `'%s' % x`,
+ * macro varargs, pprint, autoescape.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_TEMPLATE_H
 #define TEXT_TEMPLATE_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* support_engine.h - a runtime through its public interface, for tests. Failures end the test program with a sentence. */
+/* support_engine.h - a runtime through its public interface, for tests. Failures end the test
+ * program with a sentence. */
 #ifndef TESTS_RUNTIME_ENGINE_H
 #define TESTS_RUNTIME_ENGINE_H
 

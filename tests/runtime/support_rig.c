@@ -87,7 +87,8 @@ rig *rig_open(rig_options o) {
 void rig_close(rig *r) {
   r->cpu->driver->queue_close(r->queue);
   r->cpu->driver->close(r->cpu);
-  for (uint32_t i = 0; i < r->g->n_groups; i++) os_memory_free(r->tables.kv_pool[i], r->pool_bytes[i]);
+  for (uint32_t i = 0; i < r->g->n_groups; i++)
+    os_memory_free(r->tables.kv_pool[i], r->pool_bytes[i]);
   os_memory_free(r->tables.logits[0], r->logits_bytes);
   model_graph_destroy(&r->g);
   gguf_close(&r->file);
@@ -102,8 +103,11 @@ void rig_run(rig *r, const uint32_t *slots, const uint32_t *n, uint32_t count) {
   device_command commands[RIG_SLOTS_MAX];
   uint16_t end = (uint16_t)r->g->n_nodes;
   for (uint32_t i = 0; i < count; i++) {
-    r->runs[slots[i]] = (device_run){.id = slots[i], .row0 = slots[i] * r->o.slot_rows, .rows = n[i],
-                                     .slot = (uint16_t)slots[i], .node_end = end};
+    r->runs[slots[i]] = (device_run){.id = slots[i],
+                                     .row0 = slots[i] * r->o.slot_rows,
+                                     .rows = n[i],
+                                     .slot = (uint16_t)slots[i],
+                                     .node_end = end};
     commands[i] = (device_command){.run = slots[i], .node_end = end, .rows = n[i]};
   }
   for (;;) {
@@ -124,7 +128,10 @@ void rig_feed(rig *r, uint32_t slot, uint32_t seq, uint32_t pos, const int32_t *
               device_arith arith, bool all) {
   device_row *rows = rig_rows(r, slot);
   for (uint32_t i = 0; i < n; i++)
-    rows[i] = (device_row){.seq = seq, .pos = pos + i, .token = tokens[i], .arith = (uint8_t)arith,
+    rows[i] = (device_row){.seq = seq,
+                           .pos = pos + i,
+                           .token = tokens[i],
+                           .arith = (uint8_t)arith,
                            .want = all || i + 1 == n ? DEVICE_WANT_LOGITS : 0};
   rig_run(r, &slot, &n, 1);
 }

@@ -16,10 +16,11 @@
 #include "base/clock.h"
 #include "runtime/support_engine.h"
 
-/* Counts what anyone allocates, so that "no allocation while decoding" can be seen. Sanitizers bring their own malloc. */
-static _Atomic uint64_t allocations;
+/* Counts what anyone allocates, so that "no allocation while decoding" can be seen. Sanitizers
+ * bring their own malloc. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS 1
+static _Atomic uint64_t allocations;
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t size);
@@ -185,10 +186,10 @@ static void wrong_requests_are_named(void **state) {
   troika_error err;
   troika_stream *s = engine_stream(&e);
   troika_request good = ask(FRANCE, tokens, 64), q;
-#define REFUSED(change, word)                                           \
-  q = good;                                                             \
-  change;                                                               \
-  assert_int_equal(troika_stream_submit(s, &q, &err), TROIKA_INVALID);  \
+#define REFUSED(change, word)                                          \
+  q = good;                                                            \
+  change;                                                              \
+  assert_int_equal(troika_stream_submit(s, &q, &err), TROIKA_INVALID); \
   assert_non_null(strstr(err.text, word))
   REFUSED(q.prompt_n = 0, "empty");
   REFUSED(q.temperature = -1, "temperature");
@@ -211,7 +212,8 @@ static void wrong_requests_are_named(void **state) {
   troika_stream_close(&s); /* while it runs */
 }
 
-/* Cancels after a time or a number of tokens, and looks whether the others' answers stay as they were. */
+/* Cancels after a time or a number of tokens, and looks whether the others' answers stay as they
+ * were. */
 static void cancel_in_every_stage(void **state) {
   (void)state;
   static int32_t tokens[2000], other[64];
@@ -236,7 +238,8 @@ static void cancel_in_every_stage(void **state) {
       nanosleep(&t, NULL);
     } else { /* decoding */
       troika_event event;
-      for (int i = 8; i <= round; i++) assert_int_equal(troika_stream_next(s, &event, -1), TROIKA_OK);
+      for (int i = 8; i <= round; i++)
+        assert_int_equal(troika_stream_next(s, &event, -1), TROIKA_OK);
     }
     int64_t began = clock_real_now(NULL);
     troika_stream_cancel(s);
@@ -285,7 +288,8 @@ static void queue_refuses_past_its_limit(void **state) {
 
 static void too_little_kv_is_refused_with_numbers(void **state) {
   (void)state;
-  troika_runtime_options o = {.size = sizeof o, .parallel = 2, .context = 8192, .kv_bytes = 1 << 20};
+  troika_runtime_options o = {
+      .size = sizeof o, .parallel = 2, .context = 8192, .kv_bytes = 1 << 20};
   engine small = {0};
   small.model = e.model;
   troika_error err = {0};
@@ -295,7 +299,8 @@ static void too_little_kv_is_refused_with_numbers(void **state) {
 
 static void one_panel_at_a_time_through_the_runtime(void **state) {
   (void)state;
-  troika_runtime_options o = {.size = sizeof o, .parallel = 2, .context = 256, .test_stop_panels = 1};
+  troika_runtime_options o = {
+      .size = sizeof o, .parallel = 2, .context = 256, .test_stop_panels = 1};
   engine stopping = engine_open(SMOLLM2, &o);
   int32_t tokens[64];
   static engine_answer whole, panels;

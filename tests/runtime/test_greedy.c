@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Greedy answers of the float kernel set against transformers': equal up to the first step at which the reference's two best logits
- * are nearer than 1e-3, where another order of additions may choose the other. Files: tests/golden/oracle/NAME.greedy, laid out
- * as tools/oracle/golden_file.py says. `--report FILE` writes rows of a report. */
+/* Greedy answers of the float kernel set against transformers': equal up to the first step at which
+ * the reference's two best logits are nearer than 1e-3, where another order of additions may choose
+ * the other. Files: tests/golden/oracle/NAME.greedy, laid out as tools/oracle/golden_file.py says.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
+#include "figures.h"
 #include "runtime/support_engine.h"
 
 typedef struct greedy_head {
@@ -30,9 +32,6 @@ typedef struct greedy_step {
   uint32_t best_id, second_id;
   float best, second;
 } greedy_step;
-
-static FILE *report;
-static int checks, failures;
 
 /* Steps that must be equal: up to the first near tie. */
 static uint32_t firm_steps(const greedy_step *steps, uint32_t n) {
@@ -67,8 +66,8 @@ static void check_model(const char *label, const char *model, const char *golden
   const greedy_prompt *prompts = (const void *)(map.data + h->prompts);
   const uint32_t *ids = (const void *)(map.data + h->ids);
   const greedy_step *all_steps = (const void *)(map.data + h->steps);
-  troika_runtime_options o = {.size = sizeof o, .parallel = 1, .context = 512,
-                              .activations = TROIKA_ACTIVATIONS_FLOAT};
+  troika_runtime_options o = {
+      .size = sizeof o, .parallel = 1, .context = 512, .activations = TROIKA_ACTIVATIONS_FLOAT};
   engine e = engine_open(model, &o);
   uint32_t good = 0;
   for (uint32_t i = 0; i < h->prompt_count; i++) {
@@ -86,37 +85,23 @@ static void check_model(const char *label, const char *model, const char *golden
     uint32_t differs = first_difference(&a, steps, p->step_count, h->end_id);
     bool holds = differs >= firm;
     good += holds;
-    printf("%-4s %s, %s: equal for %u of %u steps, %u of them firm\n", holds ? "ok" : "FAIL", label,
-           p->name, differs, p->step_count, firm);
+    printf("     %s, %s: equal for %u of %u steps, %u of them firm%s\n", label, p->name, differs,
+           p->step_count, firm, holds ? "" : " - DIFFERS");
     if (!holds)
       printf("     at step %u: ours %d, reference %u (%.5f), second %u (%.5f)\n", differs,
              differs < a.n ? a.tokens[differs] : -1, steps[differs].best_id,
              (double)steps[differs].best, steps[differs].second_id, (double)steps[differs].second);
   }
-  bool holds = good == h->prompt_count;
-  if (report)
-    fprintf(report,
-            "%s\n  {\"name\": \"%s, float: greedy answers equal up to the first near tie\", "
-            "\"wanted\": \"%u of %u\", \"measured\": %u, \"spread\": null, \"holds\": %s}",
-            checks ? "," : "[", label, h->prompt_count, h->prompt_count, good,
-            holds ? "true" : "false");
-  checks++;
-  failures += !holds;
+  char name[128];
+  snprintf(name, sizeof name, "%s, float: greedy answers equal up to the first near tie", label);
+  figure(name, ">=", h->prompt_count, good);
   engine_close(&e);
   os_map_close(&map);
 }
 
-int main(int argc, char **argv) {
-  if (argc == 3 && !strcmp(argv[1], "--report") && !(report = fopen(argv[2], "w"))) {
-    perror(argv[2]);
-    return 1;
-  }
+int main(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
   check_model("SmolLM2-135M", SMOLLM2, "smollm2-135m.greedy");
   check_model("Gemma-3-270M", GEMMA3, "gemma-3-270m.greedy");
-  if (report) {
-    fprintf(report, "\n]\n");
-    if (fclose(report)) return 1;
-  }
-  printf("%d passed, %d failed\n", checks - failures, failures);
-  return failures > 0;
+  return figures_end();
 }

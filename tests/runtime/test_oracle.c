@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our logits against transformers' (float32, same dequantised weights), read from tests/golden/oracle: top-1 agreement, KL divergence, largest
- * difference; for prompt rows and generated rows of the shipped kernels, and for the float set. Layout of the files: tools/oracle/golden_file.py.
- * `test_runtime_oracle [--report FILE]` also writes its figures as rows of a report. */
+/* Our logits against transformers' (float32, same dequantised weights), read from
+ * tests/golden/oracle: top-1 agreement, KL divergence, largest difference; for prompt rows and
+ * generated rows of the shipped kernels, and for the float set. Layout of the files:
+ * tools/oracle/golden_file.py. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/os.h"
+#include "figures.h"
 #include "runtime/support_rig.h"
 
 typedef struct golden_head {
@@ -36,9 +39,6 @@ typedef struct golden {
   const double *log_sum, *log_sum_rest;
   const float *logits;
 } golden;
-
-static FILE *report;
-static int report_rows, checks, failures;
 
 static golden golden_open(const char *name) {
   char path[4096];
@@ -119,36 +119,31 @@ static figures measure(rig *r, const golden *g, device_arith arith) {
   return f;
 }
 
-static void row(const char *name, double measured, const char *relation, double wanted) {
-  bool holds = relation[0] == '<' ? measured <= wanted : measured >= wanted;
-  printf("  %-4s %-58s %12.6g  wanted %s %g\n", holds ? "ok" : "FAIL", name, measured, relation, wanted);
-  failures += !holds;
-  checks++;
-  if (!report) return;
-  fprintf(report, "%s\n  {\"name\": \"%s\", \"wanted\": \"%s %g\", \"measured\": %.9g, \"spread\": null, \"holds\": %s}",
-          report_rows++ ? "," : "[", name, relation, wanted, measured, holds ? "true" : "false");
-}
-
 static void judge(const char *model, const char *set, const char *rows, const figures *f, double kl,
                   double worst) {
   char name[160];
   snprintf(name, sizeof name, "%s, %s, %s: mean KL64, nats", model, set, rows);
-  row(name, f->kl / f->n, "<=", kl);
+  figure(name, "<=", kl, f->kl / f->n);
   snprintf(name, sizeof name, "%s, %s, %s: top-1 equal, %%", model, set, rows);
-  row(name, 100.0 * f->top1 / f->n, ">=", 98.5);
+  figure(name, ">=", 98.5, 100.0 * f->top1 / f->n);
   snprintf(name, sizeof name, "%s, %s, %s: top-1 equal where clear, %%", model, set, rows);
-  row(name, 100.0 * f->clear_top1 / f->clear, ">=", 99.9);
+  figure(name, ">=", 99.9, 100.0 * f->clear_top1 / f->clear);
   if (worst <= 0) return;
   snprintf(name, sizeof name, "%s, %s, %s: largest logit difference", model, set, rows);
-  row(name, f->worst, "<=", worst);
+  figure(name, "<=", worst, f->worst);
 }
 
 static void check_model(const char *label, const char *file, const char *golden_name) {
   golden g = golden_open(golden_name);
-  rig_options o = {.model = file, .threads = os_cpus(""), .slots = 1,
-                   .slot_rows = SPAN, .sequences = 1, .context = 2048};
+  rig_options o = {.model = file,
+                   .threads = os_cpus(""),
+                   .slots = 1,
+                   .slot_rows = SPAN,
+                   .sequences = 1,
+                   .context = 2048};
   printf("%s: %u positions, reference %.60s\n", label, g.head->counts[1], g.head->made_with);
-  /* KL64 is 0.86 of the whole KL (README beside the golden files): 0.002 is 0.0017, 1e-5 is 8.5e-6. */
+  /* KL64 is 0.86 of the whole KL (README beside the golden files): 0.002 is 0.0017, 1e-5 is 8.5e-6.
+   */
   rig *r = rig_open(o);
   figures f = measure(r, &g, DEVICE_PROMPT);
   judge(label, "default", "PROMPT", &f, 0.0017, 0);
@@ -158,23 +153,16 @@ static void check_model(const char *label, const char *file, const char *golden_
   o.activations = KERNEL_FLOAT;
   r = rig_open(o);
   f = measure(r, &g, DEVICE_PROMPT);
-  /* Keys and values are stored as F16, which alone moves single logits by some hundredths; a wrong window, rotary base or scale moves them more. */
+  /* Keys and values are stored as F16, which alone moves single logits by some hundredths; a wrong
+   * window, rotary base or scale moves them more. */
   judge(label, "float", "PROMPT", &f, 8.5e-6, 0.06);
   rig_close(r);
   os_map_close(&g.map);
 }
 
-int main(int argc, char **argv) {
-  if (argc == 3 && !strcmp(argv[1], "--report") && !(report = fopen(argv[2], "w"))) {
-    perror(argv[2]);
-    return 1;
-  }
+int main(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
   check_model("SmolLM2-135M", "SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m.logits");
   check_model("Gemma-3-270M", "gemma-3-270m-q4_k_m.gguf", "gemma-3-270m.logits");
-  if (report) {
-    fprintf(report, "\n]\n");
-    if (fclose(report)) return 1;
-  }
-  printf("%d passed, %d failed\n", checks - failures, failures);
-  return failures > 0;
+  return figures_end();
 }

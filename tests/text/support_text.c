@@ -24,8 +24,9 @@ const char *support_path(const char *name) {
     snprintf(path, sizeof path, "%s/.cache/troika/%s", home ? home : "", name);
   if (access(path, R_OK) != 0)
     fail_msg(
-        "%s is missing; `make test` fetches the models, and this makes the rest: "
-        "build/venv/bin/python tools/tokenizer_oracle.py",
+        "%s is missing; `make test` fetches the models, and these make the rest:\n"
+        "  build/venv/bin/python tools/tokenizer_oracle.py\n"
+        "  build/venv/bin/python tools/template_golden.py --cache ~/.cache/troika",
         path);
   return path;
 }

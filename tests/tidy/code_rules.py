@@ -23,7 +23,8 @@ BANNED = {
 # What a pure room (see the include table) may neither include nor call.
 IMPURE_HEADERS = ["pthread.h", "threads.h", "time.h", "unistd.h", "fcntl.h", "signal.h", "sys/*", "linux/*"]
 IMPURE_CALLS = ["malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign", "mmap", "printf", "fprintf", "puts",
-                "perror", "fopen", "fread", "fwrite", "open", "read", "write", "os_memory", "os_memory_free", "os_map_open", "clock_real_now", "log_line"]
+                "perror", "fopen", "fread", "fwrite", "open", "read", "write", "os_memory", "os_memory_free", "os_map_open",
+                "clock_real_now", "log_line"]
 LIBC = {"assert.h", "complex.h", "ctype.h", "errno.h", "fcntl.h", "fenv.h", "float.h", "inttypes.h", "limits.h", "locale.h",
         "math.h", "signal.h", "stdalign.h", "stdarg.h", "stdatomic.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h",
         "stdlib.h", "stdnoreturn.h", "string.h", "strings.h", "tgmath.h", "time.h", "unistd.h", "glob.h", "getopt.h", "poll.h",

@@ -23,8 +23,11 @@ struct device_buffer { /* all host memory is ours to use: importing remembers th
 static void cpu_describe(const device *dev, troika_device_info *out) {
   const cpu_device *d = (const cpu_device *)dev;
   const cpu_queue *q = (const cpu_queue *)d->queue;
-  *out = (troika_device_info){.type = TROIKA_DEVICE_CPU, .unified = true, .stops_at_panels = true,
-                              .memory_bytes = os_memory_available(), .energy_j = (double)NAN};
+  *out = (troika_device_info){.type = TROIKA_DEVICE_CPU,
+                              .unified = true,
+                              .stops_at_panels = true,
+                              .memory_bytes = os_memory_available(),
+                              .energy_j = (double)NAN};
   snprintf(out->name, sizeof out->name, "%s", d->name);
   snprintf(out->driver, sizeof out->driver, "cpu");
   snprintf(out->kernels, sizeof out->kernels, "%s", d->k.name);
@@ -101,8 +104,12 @@ static troika_status cpu_buffer_create(device *d, size_t len, device_buffer **ou
   return status;
 }
 
-static void *cpu_buffer_begin(device_buffer *b) { return b->host; }
-static void cpu_buffer_end(device_buffer *b) { (void)b; }
+static void *cpu_buffer_begin(device_buffer *b) {
+  return b->host;
+}
+static void cpu_buffer_end(device_buffer *b) {
+  (void)b;
+}
 
 static void cpu_buffer_destroy(device_buffer *b) {
   if (b && b->owned) os_memory_free(b->host, b->len);
@@ -309,7 +316,9 @@ static void cpu_math(const device *d, device_math *out) {
   *out = (device_math){k->vec_max, k->vec_sum_exp, kernel_thread_setup};
 }
 
-const kernel_table *device_cpu_table(const device *d) { return &((const cpu_device *)d)->k; }
+const kernel_table *device_cpu_table(const device *d) {
+  return &((const cpu_device *)d)->k;
+}
 
 const device_factory device_factory_cpu = {
     .name = "cpu", .open = cpu_open, .slot_bytes = cpu_slot_bytes, .math = cpu_math};

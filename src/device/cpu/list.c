@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A command list on its way through the graph: where it is, and how its rows fall into chunks (for matrix products) and blocks (for attention).
- * All of it follows from the rows alone, so that a panel number means the same before and after a stop. */
+/* A command list on its way through the graph: where it is, and how its rows fall into chunks (for
+ * matrix products) and blocks (for attention). All of it follows from the rows alone, so that a
+ * panel number means the same before and after a stop. */
 #include <string.h>
 
 #include "base/check.h"
@@ -40,8 +41,11 @@ void cpu_list_compile(cpu_device *d, cpu_list *l, const device_command *commands
     CHECK(c->node == l->node && c->node_end == l->node_end && c->cols == 0);
     CHECK(run->slot < t->n_slots && c->row0 + c->rows <= d->slots[run->slot].rows);
     cpu_part *p = &l->parts[i];
-    *p = (cpu_part){.rows = &t->rows[run->row0 + c->row0], .slot = &d->slots[run->slot],
-                    .slot_row0 = c->row0, .n = c->rows, .first = l->rows,
+    *p = (cpu_part){.rows = &t->rows[run->row0 + c->row0],
+                    .slot = &d->slots[run->slot],
+                    .slot_row0 = c->row0,
+                    .n = c->rows,
+                    .first = l->rows,
                     .logits = t->logits[run->slot]};
     for (uint32_t r = 0; r < c->rows; r++) {
       const device_row *row = &p->rows[r];
@@ -56,11 +60,15 @@ void cpu_list_compile(cpu_device *d, cpu_list *l, const device_command *commands
   }
 }
 
-static const cpu_stage first_stage[] = {[GRAPH_EMBED] = CPU_EMBED, [GRAPH_A] = CPU_NORM,
-                                        [GRAPH_S] = CPU_ATTN, [GRAPH_C] = CPU_OUT,
+static const cpu_stage first_stage[] = {[GRAPH_EMBED] = CPU_EMBED,
+                                        [GRAPH_A] = CPU_NORM,
+                                        [GRAPH_S] = CPU_ATTN,
+                                        [GRAPH_C] = CPU_OUT,
                                         [GRAPH_HEAD] = CPU_LAST};
-static const cpu_stage last_stage[] = {[GRAPH_EMBED] = CPU_EMBED, [GRAPH_A] = CPU_ROPE,
-                                       [GRAPH_S] = CPU_MERGE, [GRAPH_C] = CPU_DOWN,
+static const cpu_stage last_stage[] = {[GRAPH_EMBED] = CPU_EMBED,
+                                       [GRAPH_A] = CPU_ROPE,
+                                       [GRAPH_S] = CPU_MERGE,
+                                       [GRAPH_C] = CPU_DOWN,
                                        [GRAPH_HEAD] = CPU_LOGITS};
 
 cpu_cursor cpu_cursor_first(const cpu_device *d, uint16_t node) {

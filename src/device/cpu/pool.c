@@ -140,7 +140,9 @@ void pool_close(pool **pp) {
   *pp = NULL;
 }
 
-uint32_t pool_threads(const pool *p) { return p->threads; }
+uint32_t pool_threads(const pool *p) {
+  return p->threads;
+}
 
 uint64_t pool_post(pool *p, pool_job *job, void *context) {
   CHECK(p->posted_count - atomic_load(&p->finished_count) < POOL_JOBS_MAX);
@@ -162,12 +164,16 @@ bool pool_wait(pool *p, uint64_t number, int64_t timeout_ns) {
   }
 }
 
-uint64_t pool_finished(const pool *p) { return atomic_load(&p->finished_count); }
+uint64_t pool_finished(const pool *p) {
+  return atomic_load(&p->finished_count);
+}
 
 bool pool_arrive(pool *p) {
   uint32_t phase = atomic_load_explicit(&p->phase, memory_order_acquire);
-  if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == p->threads) return true;
-  for (uint32_t spins = 0; atomic_load_explicit(&p->phase, memory_order_acquire) == phase; spins++) {
+  if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == p->threads)
+    return true;
+  for (uint32_t spins = 0; atomic_load_explicit(&p->phase, memory_order_acquire) == phase;
+       spins++) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool.h - workers that all run the same job at the same time, in order of posting.
  *
- * A job is a function that every worker calls with its own index. Between jobs a worker spins for some 50 us (yielding, so that the runtime's thread gets
- * the core), then sleeps. Inside a job pool_arrive is a barrier: the last one to arrive gets true, may change shared state, and lets the
+ * A job is a function that every worker calls with its own index. Between jobs a worker spins for
+ * some 50 us (yielding, so that the runtime's thread gets the core), then sleeps. Inside a job
+ * pool_arrive is a barrier: the last one to arrive gets true, may change shared state, and lets the
  * others go by pool_release. One thread posts. */
 #ifndef DEVICE_CPU_POOL_H
 #define DEVICE_CPU_POOL_H

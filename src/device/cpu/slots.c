@@ -14,10 +14,10 @@ enum { ROPE_LOW = 64, SPLITS_FEW_ROWS = 8, SPLITS_MANY_ROWS = 2, MANY_ROWS = 128
 static size_t slot_layout(const cpu_device *d, cpu_slot *s, uint8_t *at) {
   const graph *g = d->g;
   size_t used = 0, rows = s->rows;
-#define TAKE(field, type, count)                                \
-  do {                                                          \
-    s->field = at ? (type *)(void *)(at + used) : NULL;         \
-    used += ((size_t)(count) * sizeof(type) + 63) / 64 * 64;    \
+#define TAKE(field, type, count)                             \
+  do {                                                       \
+    s->field = at ? (type *)(void *)(at + used) : NULL;      \
+    used += ((size_t)(count) * sizeof(type) + 63) / 64 * 64; \
   } while (0)
   TAKE(x, float, rows * g->width);
   TAKE(h, float, rows * g->width);
@@ -27,13 +27,14 @@ static size_t slot_layout(const cpu_device *d, cpu_slot *s, uint8_t *at) {
   TAKE(up, float, rows * g->ff);
   TAKE(act, uint8_t, rows * d->act_stride);
   for (uint32_t i = 0; i < g->n_ropes; i++) TAKE(cos_sin[i], float, rows * g->head_dim);
-  TAKE(part, float, (size_t)s->splits * rows * g->heads * d->part_stride);
+  TAKE(part, float, (size_t)s->splits *rows * g->heads * d->part_stride);
   TAKE(state, float, rows * g->heads * d->part_stride);
 #undef TAKE
   return used;
 }
 
-/* cos and sin of n multiples of `step` positions. Double, so that a product of two is exact to the last bit of a float. */
+/* cos and sin of n multiples of `step` positions. Double, so that a product of two is exact to the
+ * last bit of a float. */
 static double *rope_angles(const graph *g, const graph_rope *r, uint32_t n, uint32_t step) {
   uint32_t pairs = g->head_dim / 2;
   double *t = malloc((size_t)n * pairs * 2 * sizeof *t);

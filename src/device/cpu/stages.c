@@ -1,23 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each stage of a node is cut into, and what one panel of it computes. Panels of a stage touch disjoint outputs, so they run in any
- * order and on any worker; a barrier stands between stages. No panel's arithmetic depends on which other rows are in the list. */
+/* What each stage of a node is cut into, and what one panel of it computes. Panels of a stage touch
+ * disjoint outputs, so they run in any order and on any worker; a barrier stands between stages. No
+ * panel's arithmetic depends on which other rows are in the list. */
 #include <string.h>
 
 #include "base/check.h"
 #include "device/cpu/internal.h"
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
 
 /* ---- matrix products: (panels of a weight) x (rows in groups) ---- */
 
-/* The weights whose panels a stage walks one after the other; gate and up are walked side by side. */
+/* The weights whose panels a stage walks one after the other; gate and up are walked side by side.
+ */
 static uint32_t stage_weights(const graph_node *node, uint8_t stage, uint16_t out[3]) {
   switch (stage) {
-    case CPU_QKV: memcpy(out, node->w, sizeof node->w); return 3;
-    case CPU_OUT: out[0] = node->w_out; return 1;
-    case CPU_GATE: out[0] = node->w_gate; out[1] = node->w_up; return 2;
-    case CPU_DOWN: out[0] = node->w_down; return 1;
-    default: out[0] = node->w[0]; return 1;
+    case CPU_QKV:
+      memcpy(out, node->w, sizeof node->w);
+      return 3;
+    case CPU_OUT:
+      out[0] = node->w_out;
+      return 1;
+    case CPU_GATE:
+      out[0] = node->w_gate;
+      out[1] = node->w_up;
+      return 2;
+    case CPU_DOWN:
+      out[0] = node->w_down;
+      return 1;
+    default:
+      out[0] = node->w[0];
+      return 1;
   }
 }
 
@@ -42,9 +57,15 @@ static uint32_t matmul_panels(const cpu_device *d, const graph_node *node, uint8
 static const float *plain_rows(const cpu_device *d, const cpu_slot *s, uint8_t stage,
                                size_t *stride) {
   switch (stage) {
-    case CPU_OUT: *stride = d->qkv_stride; return s->qkv;
-    case CPU_DOWN: *stride = d->g->ff; return s->gate;
-    default: *stride = d->g->width; return s->h;
+    case CPU_OUT:
+      *stride = d->qkv_stride;
+      return s->qkv;
+    case CPU_DOWN:
+      *stride = d->g->ff;
+      return s->gate;
+    default:
+      *stride = d->g->width;
+      return s->h;
   }
 }
 
@@ -56,9 +77,15 @@ static float *result_rows(const cpu_device *d, const cpu_part *p, uint8_t stage,
     case CPU_QKV:
       *stride = d->qkv_stride;
       return s->qkv + (which ? g->heads + (which - 1) * g->kv_heads : 0) * g->head_dim;
-    case CPU_GATE: *stride = g->ff; return which ? s->up : s->gate;
-    case CPU_LOGITS: *stride = (g->vocab + 15) / 16 * 16; return p->logits;
-    default: *stride = g->width; return s->out;
+    case CPU_GATE:
+      *stride = g->ff;
+      return which ? s->up : s->gate;
+    case CPU_LOGITS:
+      *stride = (g->vocab + 15) / 16 * 16;
+      return p->logits;
+    default:
+      *stride = g->width;
+      return s->out;
   }
 }
 
@@ -103,7 +130,8 @@ static void run_matmul(cpu_device *d, const cpu_list *l, const graph_node *node,
       i++;
       continue;
     }
-    /* Chunks that follow on in the same part and arithmetic are taken at once: the weight is unpacked once. */
+    /* Chunks that follow on in the same part and arithmetic are taken at once: the weight is
+     * unpacked once. */
     for (i++; i < n_chunks; i++) {
       const cpu_chunk *more = &chunks[i];
       if (more->part != c->part || more->arith != c->arith || more->row0 != c->row0 + run ||
@@ -181,14 +209,12 @@ static void rope_row(cpu_device *d, const graph_node *node, const device_row *r,
   for (uint32_t i = 0; i < g->heads + g->kv_heads; i++) {
     float *head = q + i * g->head_dim;
     uint16_t norm = i < g->heads ? node->q_norm : node->k_norm;
-    if (norm != GRAPH_NONE)
-      d->k.rms_norm(head, g->norms[norm].w, g->head_dim, g->norm_eps, head);
+    if (norm != GRAPH_NONE) d->k.rms_norm(head, g->norms[norm].w, g->head_dim, g->norm_eps, head);
     d->k.rope(head, cos_sin, g->head_dim, adjacent);
   }
   uint32_t page = t->seqs[r->seq].pages[node->kv_group][r->pos / KERNEL_PAGE];
   size_t head_bytes = (size_t)2 * KERNEL_PAGE * g->head_dim * sizeof(uint16_t);
-  uint8_t *head = t->kv_pool[node->kv_group] +
-                  (size_t)page * g->groups[node->kv_group].page_bytes +
+  uint8_t *head = t->kv_pool[node->kv_group] + (size_t)page * g->groups[node->kv_group].page_bytes +
                   (size_t)node->kv_layer * g->kv_heads * head_bytes;
   for (uint32_t i = 0; i < g->kv_heads; i++, head += head_bytes)
     d->k.kv_write(head, r->pos % KERNEL_PAGE, g->head_dim, k + i * g->head_dim,
@@ -213,17 +239,22 @@ static void run_row(cpu_device *d, const cpu_part *p, const graph_node *node, ui
   const device_row *row = &p->rows[r];
   uint32_t at = p->slot_row0 + r;
   switch (stage) {
-    case CPU_EMBED: embed_row(d, node, row, s, at); break;
+    case CPU_EMBED:
+      embed_row(d, node, row, s, at);
+      break;
     case CPU_NORM:
       if (node->add) add_residual(d, node, s, at);
       norm_row(d, node, CPU_QKV, row->arith, s, at, at);
       break;
-    case CPU_ROPE: rope_row(d, node, row, s, at); break;
+    case CPU_ROPE:
+      rope_row(d, node, row, s, at);
+      break;
     case CPU_MIDDLE:
       add_residual(d, node, s, at);
       norm_row(d, node, CPU_GATE, row->arith, s, at, at);
       break;
-    default: glu_row(d, node, row->arith, s, at);
+    default:
+      glu_row(d, node, row->arith, s, at);
   }
 }
 
@@ -269,8 +300,8 @@ static uint32_t attention_panels(const cpu_device *d, const cpu_list *l, const c
 static float *part_of(const cpu_device *d, const cpu_slot *s, uint32_t split, uint32_t kv_head,
                       uint32_t row) {
   const graph *g = d->g;
-  return s->part + (((size_t)split * g->kv_heads + kv_head) * s->rows + row) * cpu_group(g) *
-                       d->part_stride;
+  return s->part +
+         (((size_t)split * g->kv_heads + kv_head) * s->rows + row) * cpu_group(g) * d->part_stride;
 }
 
 static void run_attention(cpu_device *d, const cpu_list *l, const cpu_cursor *c, uint32_t item,
@@ -346,12 +377,18 @@ uint32_t cpu_stage_panels(const cpu_device *d, const cpu_list *l, const cpu_curs
     case CPU_NORM:
     case CPU_ROPE:
     case CPU_MIDDLE:
-    case CPU_GLU: return ceil_div(l->rows, CPU_ROW_ITEM);
-    case CPU_ATTN: return attention_panels(d, l, c);
-    case CPU_MERGE: return l->n_blocks;
-    case CPU_LAST: return l->wants;
-    case CPU_LOGITS: return matmul_panels(d, node, c->stage, l->wants);
-    default: return matmul_panels(d, node, c->stage, l->rows);
+    case CPU_GLU:
+      return ceil_div(l->rows, CPU_ROW_ITEM);
+    case CPU_ATTN:
+      return attention_panels(d, l, c);
+    case CPU_MERGE:
+      return l->n_blocks;
+    case CPU_LAST:
+      return l->wants;
+    case CPU_LOGITS:
+      return matmul_panels(d, node, c->stage, l->wants);
+    default:
+      return matmul_panels(d, node, c->stage, l->rows);
   }
 }
 
@@ -363,10 +400,19 @@ void cpu_stage_run(cpu_device *d, cpu_list *l, const cpu_cursor *c, uint32_t pan
     case CPU_NORM:
     case CPU_ROPE:
     case CPU_MIDDLE:
-    case CPU_GLU: run_rows(d, l, node, c->stage, panel); break;
-    case CPU_ATTN: run_attention(d, l, c, panel, worker); break;
-    case CPU_MERGE: run_merge(d, l, c, panel); break;
-    case CPU_LAST: run_last(d, l, node, panel); break;
-    default: run_matmul(d, l, node, c->stage, panel, worker);
+    case CPU_GLU:
+      run_rows(d, l, node, c->stage, panel);
+      break;
+    case CPU_ATTN:
+      run_attention(d, l, c, panel, worker);
+      break;
+    case CPU_MERGE:
+      run_merge(d, l, c, panel);
+      break;
+    case CPU_LAST:
+      run_last(d, l, node, panel);
+      break;
+    default:
+      run_matmul(d, l, node, c->stage, panel, worker);
   }
 }

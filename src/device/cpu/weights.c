@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing: every weight from the mapped file into panels, once, by all workers; the file's pages are dropped behind them, so that peak memory is
- * the packed weights and a few slices. */
+/* Packing: every weight from the mapped file into panels, once, by all workers; the file's pages
+ * are dropped behind them, so that peak memory is the packed weights and a few slices. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,9 @@ static uint32_t slice_panels(const graph_weight *w) {
   return n ? (uint32_t)n : 1;
 }
 
-static uint32_t panels_of(const graph_weight *w) { return (w->n + KERNEL_PANEL - 1) / KERNEL_PANEL; }
+static uint32_t panels_of(const graph_weight *w) {
+  return (w->n + KERNEL_PANEL - 1) / KERNEL_PANEL;
+}
 
 static void pack_job(void *context, uint32_t worker) {
   packing *p = context;
@@ -53,8 +55,9 @@ static troika_status lay_out(cpu_device *d, uint64_t *file_bytes, uint32_t *slic
     const graph_weight *w = &g->weights[i];
     size_t bytes;
     if (kernel_pack_layout(w->type, w->n, w->k, &d->weights[i], &bytes))
-      return error_set(err, TROIKA_UNSUPPORTED, "tensor %s (%u x %u) has a type or width that the CPU cannot pack",
-                       w->name, w->n, w->k);
+      return error_set(err, TROIKA_UNSUPPORTED,
+                       "tensor %s (%u x %u) has a type or width that the CPU cannot pack", w->name,
+                       w->n, w->k);
     d->weights[i].data = (const uint8_t *)(uintptr_t)total; /* an offset for now */
     total += (bytes + 63) / 64 * 64;
     *file_bytes += w->bytes;
@@ -91,7 +94,8 @@ troika_status cpu_weights_pack(cpu_device *d, void (*progress)(void *, uint64_t,
   uint64_t job = pool_post(d->workers, pack_job, &p);
   if (progress) {
     const int64_t step_ns = 50 * 1000 * 1000;
-    while (!pool_wait(d->workers, job, step_ns)) progress(context, atomic_load(&p.done), file_bytes);
+    while (!pool_wait(d->workers, job, step_ns))
+      progress(context, atomic_load(&p.done), file_bytes);
     progress(context, file_bytes, file_bytes);
   } else {
     pool_wait(d->workers, job, -1);

@@ -20,17 +20,21 @@
 
 typedef struct mm_ahead {
   size_t codes_end, codes_jump; /* bytes of codes; what lies between them and the next panel's */
-  size_t distance;              /* MM_AHEAD, but within the next panel */
-  size_t next;                  /* from a panel to the one that this thread takes next */
+  size_t distance;              /* MM_AHEAD, at most two panels of codes */
+  size_t panel;                 /* from a panel to the one that this thread takes next */
+  size_t small;                 /* the same, as often as MM_AHEAD asks for */
 } mm_ahead;
 
 /* `step` panels are walked side by side. */
 static inline mm_ahead mm_ahead_of(const kernel_mm *args, uint32_t step) {
   const kernel_weight *w = args->weight;
   const kernel_panel_parts parts = kernel_panel_layout((kernel_pack)w->pack, w->k);
-  const size_t next = step * w->panel_bytes;
-  return (mm_ahead){parts.scale, next - parts.scale,
-                    parts.scale < MM_AHEAD ? parts.scale : MM_AHEAD, next};
+  const size_t panel = step * w->panel_bytes, most = 2 * parts.scale;
+  return (mm_ahead){.codes_end = parts.scale,
+                    .codes_jump = panel - parts.scale,
+                    .distance = most < MM_AHEAD ? most : MM_AHEAD,
+                    .panel = panel,
+                    .small = panel * (parts.scale < MM_AHEAD ? 2 : 1)};
 }
 
 #define MM_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
@@ -41,14 +45,15 @@ static inline __attribute__((always_inline)) void mm_ahead_ask(const mm_ahead *a
                                                                size_t bytes) {
   size_t at = b * bytes + a->distance;
   if (at >= a->codes_end) at += a->codes_jump;
+  if (at >= a->codes_end + a->panel) at += a->codes_jump;
   for (size_t line = 0; line < bytes; line += 64) MM_PREFETCH(p->codes + at + line);
   if (pack < PACK_U4) return;
-  MM_PREFETCH(p->scale + a->next + b * (pack == PACK_U4K ? 16 : 32));
-  if (pack == PACK_U4M) MM_PREFETCH(p->minimum + a->next + b * 32);
-  if (pack == PACK_U4K) MM_PREFETCH(p->minimum + a->next + b * 16);
+  MM_PREFETCH(p->scale + a->small + b * (pack == PACK_U4K ? 16 : 32));
+  if (pack == PACK_U4M) MM_PREFETCH(p->minimum + a->small + b * 32);
+  if (pack == PACK_U4K) MM_PREFETCH(p->minimum + a->small + b * 16);
   if ((pack == PACK_U4K || pack == PACK_U8K) && b % 8 == 0)
-    MM_PREFETCH(p->super + a->next + b / 8 * 32);
-  if (pack == PACK_U4K && b % 8 == 0) MM_PREFETCH(p->super_minimum + a->next + b / 8 * 32);
+    MM_PREFETCH(p->super + a->small + b / 8 * 32);
+  if (pack == PACK_U4K && b % 8 == 0) MM_PREFETCH(p->super_minimum + a->small + b / 8 * 32);
 }
 
 #endif

@@ -6,8 +6,8 @@
  * troika_rs_text_free, also with {0}.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef TROIKA_TEXT_RS_H
-#define TROIKA_TEXT_RS_H
+#ifndef TEXT_RUST_TROIKA_TEXT_RS_H
+#define TEXT_RUST_TROIKA_TEXT_RS_H
 
 #include <stdbool.h>
 #include <stddef.h>
