@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/examples.py - `troika run` greedy on ten prompts a model beside the float32 reference, into docs/EXAMPLES.md.
 
-The reference's answers are in tests/golden/oracle/*.greedy.json (made by `UPDATE=1 make oracle`). For each prompt: both texts, and the step at which the
-texts first differ. Kernel set: the default one, whose arithmetic is not float32's, so that an answer may part from the reference where its two
-best tokens are near each other; the margin there is printed. Writes build/reports/examples.json.
+The reference's answers are in tests/golden/oracle/*.greedy.json (made by `UPDATE=1 make oracle`). For each
+prompt: both texts, and the step at which the texts first differ. Kernel set: the default one, whose
+arithmetic is not float32's, so that an answer may part from the reference where its two best tokens are near
+each other; the margin there is printed. Writes build/reports/examples.json.
 """
 import json
 import pathlib
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import fetch  # noqa: E402
 import report  # noqa: E402
 
-BINARY = ROOT / "build/h-lead/troika"
+BINARY = ROOT / "build/release/troika"
 MODELS = [("SmolLM2-135M-Instruct (chat template)", "smollm2", "smollm2-135m", []),
           ("Gemma-3-270M (raw continuation)", "gemma3", "gemma-3-270m", ["--raw"])]
 

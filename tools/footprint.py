@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/footprint.py [RUNS] - what one run of `troika run` costs: time from start to first token, peak memory.
 
-Each run is a new process. The first token is the first byte on its standard output, minus nothing: process start, reading and packing the model,
-prompt and first decode are all in it. Peak memory is the kernel's count of the process's resident set. Writes build/reports/footprint.json.
+Each run is a new process. The first token is the first byte on its standard output: process start, reading
+and packing the model, prompt and first decode are all in it. Peak memory is the kernel's count of the
+process's resident set. Writes build/reports/footprint.json.
 """
 import os
 import pathlib

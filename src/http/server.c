@@ -78,8 +78,9 @@ static enum MHD_Result begin_request(http_server *s, struct MHD_Connection *conn
     refuse(s, x, 413, "the body is too large");
   else
     s->options.begin(s->options.context, x);
-  if (x->answer == ANSWER_NONE) return MHD_YES;
-  if (x->has_body) x->close = true;
+  /* Without a body the answer waits for the next call: given here it would close the connection. */
+  if (x->answer == ANSWER_NONE || (!x->has_body && !x->close)) return MHD_YES;
+  x->close = true;
   set_deadline(s, x->owner, INT64_MAX);
   return exchange_queue(x, connection);
 }
@@ -107,9 +108,9 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
   if (!x->handled) {
     x->handled = true;
     set_deadline(s, x->owner, INT64_MAX);
-    if (x->body.failed)
+    if (x->answer == ANSWER_NONE && x->body.failed)
       refuse(s, x, 413, "the body is too large");
-    else
+    else if (x->answer == ANSWER_NONE)
       s->options.handle(s->options.context, x);
   }
   pthread_mutex_lock(&x->lock);

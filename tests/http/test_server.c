@@ -241,7 +241,15 @@ static void test_stream(void **state) {
   assert_true(now_ns() - t < 150000000); /* the first frame does not wait for the rest */
   a = client_read(fd, "0\r\n\r\n", 2000);
   assert_int_equal(count_of(a, "xxxx"), 9);
-  client_send(fd, "GET /now HTTP/1.1\r\nHost: a\r\n\r\n"); /* and the connection lives on */
+  for (int i = 0; i < 3; i++) { /* and the connection lives on, also after answers from begin */
+    client_send(fd, "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
+    a = client_read(fd, "now", 1000);
+    expect_start(a, "HTTP/1.1 200");
+    assert_null(strstr(a, "Connection: close"));
+    client_send(fd, "GET /missing HTTP/1.1\r\nHost: a\r\n\r\n");
+    expect_start(client_read(fd, "missing", 1000), "HTTP/1.1 404");
+  }
+  client_send(fd, "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
   expect_start(client_read(fd, "now", 1000), "HTTP/1.1 200");
   close(fd);
 }
