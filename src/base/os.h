@@ -34,6 +34,10 @@ uint64_t os_memory_available(
  * `root` is "" on a real machine; tests give a folder with their own /sys and /proc files. */
 unsigned os_cpus(const char *root);
 
+/* Ties the calling thread to the index-th processor that the process may use, if these are exactly
+ * `threads` many; else does nothing, as the scheduler knows better. */
+void os_thread_pin(unsigned index, unsigned threads);
+
 /* Unpredictable bytes. */
 void os_random(void *out, size_t len);
 

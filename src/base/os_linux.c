@@ -139,6 +139,18 @@ unsigned os_cpus(const char *root) {
   return cpus ? cpus : 1;
 }
 
+void os_thread_pin(unsigned index, unsigned threads) {
+  cpu_set_t all, one;
+  if (sched_getaffinity(0, sizeof all, &all) || (unsigned)CPU_COUNT(&all) != threads) return;
+  for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &all) || index--) continue;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
 void os_random(void *out, size_t len) {
   uint8_t *at = out;
   while (len) { /* never fails once the system is up, but may give less than asked */

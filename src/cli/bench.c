@@ -3,22 +3,23 @@
  *
  *   prefill N   submit to end of a request of N prompt tokens that generates nothing
  *   decode N    first to last token of N generated ones, after a prompt of PROMPT tokens
- *   batch B     tokens of B such requests from when all have begun until the first has ended
+ *   batch B     the sum of the rates of B such requests that were submitted together
+ *
+ * Decode times are the engine's own: this thread may be late to read, since all processors work.
  *
  * Prompts are drawn tokens, new ones each time, so that no cache can know them; speed does not
  * depend on what they say. */
 #include "cli/bench.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/os.h"
+#include "base/error.h"
 #include "troika/stream.h"
 
-enum { PROMPT = 32, STREAMS_MAX = 64 };
+enum { PROMPT = 32, STREAMS_MAX = 64, POLL_NS = 50000000 };
 
 typedef struct bench {
   bench_record record;
@@ -27,18 +28,12 @@ typedef struct bench {
   uint64_t draw; /* state of the prompt generator */
   uint64_t steps, steps_all;
   cli_progress bar;
-  uint32_t news; /* futex: an event came in somewhere */
+  int64_t end_ns; /* of the last stream followed */
 } bench;
 
 static uint32_t draw(bench *b) { /* a linear congruence; only variety matters */
   b->draw = b->draw * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
   return (uint32_t)(b->draw >> 33);
-}
-
-static void on_wake(void *context) {
-  bench *b = context;
-  __atomic_fetch_add(&b->news, 1, __ATOMIC_RELEASE);
-  os_futex_wake(&b->news, 1);
 }
 
 static troika_status submit(bench *b, troika_stream *stream, uint32_t prompt_n, uint32_t max_tokens,
@@ -58,76 +53,42 @@ static troika_status submit(bench *b, troika_stream *stream, uint32_t prompt_n, 
   return status;
 }
 
-/* B requests at once; *rate in tokens per second. max_tokens 0 measures the prompts. */
-typedef struct measured {
-  int64_t begun_ns, first_ns, last_ns; /* of one stream */
-  uint32_t tokens, after;              /* all; those that came while all were decoding */
-  bool ended;
-} measured;
-
-static troika_status take_events(troika_stream *stream, measured *m, bool counts,
-                                 troika_error *err) {
+/* Waits for the end of a stream; *rate is its tokens per second between its first and last one. */
+static troika_status follow(bench *b, troika_stream *stream, double *rate, troika_error *err) {
   troika_event event;
-  while (!m->ended && !troika_stream_next(stream, &event, 0)) {
-    int64_t now = clock_real_now(NULL);
-    if (event.kind == TROIKA_EVENT_TOKEN) {
-      if (!m->tokens++) m->first_ns = now;
-      if (counts) m->after++;
-      m->last_ns = now;
-      continue;
-    }
-    m->ended = true;
-    if (!m->tokens) m->last_ns = now;
-    if (event.finish == TROIKA_FINISH_ERROR) {
-      snprintf(err->text, sizeof err->text, "%s", event.error_text);
-      return event.status ? event.status : TROIKA_INTERNAL;
-    }
+  troika_status status;
+  for (;;) {
+    status = troika_stream_next(stream, &event, POLL_NS);
+    if (cli_signals_seen()) troika_stream_cancel(stream);
+    if (status == TROIKA_TIMEOUT) continue;
+    if (status) return error_set(err, TROIKA_INTERNAL, "a stream without an end");
+    if (event.kind == TROIKA_EVENT_END) break;
   }
+  b->end_ns = clock_real_now(NULL);
+  if (event.finish == TROIKA_FINISH_ERROR)
+    return error_set(err, event.status, "%s", event.error_text);
+  if (event.timings.decode_ns > 0)
+    *rate = (event.completion_tokens - 1) * 1e9 / (double)event.timings.decode_ns;
   return TROIKA_OK;
 }
 
-/* Until one has ended (batch) or all have. Returns the rate. */
-static troika_status follow(bench *b, troika_stream **streams, measured *m, uint32_t n,
-                            double *rate, troika_error *err) {
-  int64_t window_ns = 0, end_ns = 0;
-  uint32_t left = n;
-  while (left && !cli_signals_seen()) {
-    uint32_t before = __atomic_load_n(&b->news, __ATOMIC_ACQUIRE);
-    left = 0;
-    bool all_begun = true;
-    for (uint32_t i = 0; i < n; i++) {
-      troika_status status = take_events(streams[i], &m[i], window_ns != 0 && end_ns == 0, err);
-      if (status) return status;
-      all_begun &= m[i].tokens > 0;
-      if (m[i].ended && !end_ns && m[i].tokens) end_ns = m[i].last_ns;
-      left += !m[i].ended;
-    }
-    if (all_begun && !window_ns) window_ns = clock_real_now(NULL);
-    if (left) os_futex_wait(&b->news, before, 20000000);
-  }
-  uint32_t tokens = 0;
-  for (uint32_t i = 0; i < n; i++) tokens += m[i].after;
-  *rate = end_ns > window_ns && window_ns ? tokens * 1e9 / (double)(end_ns - window_ns) : 0;
-  return TROIKA_OK;
-}
-
+/* *rate in tokens per second of all requests together; generate 0 measures the prompt. */
 static troika_status measure(bench *b, uint32_t requests, uint32_t prompt_n, uint32_t generate,
                              double *rate, troika_error *err) {
   troika_stream *streams[STREAMS_MAX] = {0};
-  measured m[STREAMS_MAX] = {0};
   troika_status status = TROIKA_OK;
-  troika_stream_options options = {.size = sizeof options, .wake = on_wake, .wake_context = b};
   for (uint32_t i = 0; i < requests && !status; i++)
-    status = troika_stream_open(b->runtime, &options, &streams[i], err);
-  for (uint32_t i = 0; i < requests && !status; i++) {
-    m[i].begun_ns = clock_real_now(NULL);
+    status = troika_stream_open(b->runtime, NULL, &streams[i], err);
+  int64_t begun_ns = clock_real_now(NULL);
+  for (uint32_t i = 0; i < requests && !status; i++)
     status = submit(b, streams[i], prompt_n, generate, err);
+  *rate = 0;
+  for (uint32_t i = 0; i < requests && !status; i++) {
+    double one = 0;
+    status = follow(b, streams[i], &one, err);
+    *rate += one;
   }
-  if (!status) status = follow(b, streams, m, requests, rate, err);
-  if (!generate)
-    *rate = prompt_n * 1e9 / (double)(m[0].last_ns - m[0].begun_ns);
-  else if (requests == 1 && m[0].last_ns > m[0].first_ns)
-    *rate = (m[0].tokens - 1) * 1e9 / (double)(m[0].last_ns - m[0].first_ns);
+  if (!generate && !status) *rate = prompt_n * 1e9 / (double)(b->end_ns - begun_ns);
   for (uint32_t i = 0; i < requests; i++)
     if (streams[i]) troika_stream_close(&streams[i]);
   return status;

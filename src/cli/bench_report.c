@@ -10,9 +10,6 @@
 #include "base/sha256.h"
 #include "cli/bench.h"
 
-#ifndef TROIKA_COMMIT
-#define TROIKA_COMMIT "unknown"
-#endif
 
 typedef struct machine {
   char cpu[128], system[128], mask[1024];
@@ -72,7 +69,7 @@ void bench_print(const bench_record *r) {
   cli_bytes_text(os_memory_peak(), peak);
   cli_bytes_text(info.file_bytes, bytes);
   cli_bytes_text(s.kv_bytes, kv);
-  printf("troika %s (%s), %s, %s %s, kernels %s\n", troika_version(), TROIKA_COMMIT,
+  printf("troika %s (%s), %s, %s %s, kernels %s\n", troika_version(), bench_commit,
          r->engine->name, info.type, bytes, s.kernels);
   printf("%s, processors %s, %u threads\n\n", m.cpu, m.mask, s.threads);
   printf("%-16s %12s %12s %12s   tokens/s of %lld runs after %lld warm-ups\n", "", "median", "min",
@@ -137,7 +134,7 @@ void bench_print_json(const bench_record *r) {
   bytes_append_string(&out, ",");
   put_text(&out, "version", troika_version());
   bytes_append_string(&out, ",");
-  put_text(&out, "commit", TROIKA_COMMIT);
+  put_text(&out, "commit", bench_commit);
   bytes_append_string(&out, ",\"machine\":{");
   put_text(&out, "cpu", m.cpu);
   bytes_append_string(&out, ",");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/build.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,15 +60,27 @@ float build_f32(build *b, const char *suffix, const float *fallback, float min, 
   return value;
 }
 
-/* Scaled rotary embeddings would be computed wrongly, so a file that asks for them is refused. */
+/* Scaled rotary embeddings would be computed wrongly, so a file that asks for them is refused. A
+ * factor without a type means linear scaling. */
 static void refuse_rope_scaling(build *b) {
+  static const char *const factors[] = {"rope.scaling.factor", "rope.scale_linear"};
+  const float one = 1;
   char key[128];
   bytes_view type;
+  if (b->status) return;
   key_name(b, "rope.scaling.type", key);
-  if (!b->status && !gguf_get_string(b->file, key, &type, NULL) &&
-      !bytes_equal_string(type, "none"))
+  troika_status status = gguf_get_string(b->file, key, &type, b->err);
+  if (status == TROIKA_OK && !bytes_equal_string(type, "none"))
     fail(b, TROIKA_UNSUPPORTED, "%s is '%.*s'; only 'none' is supported", key,
          (int)(type.len < 64 ? type.len : 64), type.ptr);
+  else if (status != TROIKA_NOT_FOUND)
+    b->status = status;
+  for (size_t i = 0; status && i < sizeof factors / sizeof *factors; i++) {
+    float factor = build_f32(b, factors[i], &one, -INFINITY, INFINITY);
+    if (factor != 1 && factor != 0) /* 0 is written for "none" */
+      fail(b, TROIKA_UNSUPPORTED, "%s.%s is %g; scaled rotary embeddings are not supported",
+           b->arch, factors[i], (double)factor);
+  }
 }
 
 void build_sizes(build *b) {
@@ -104,7 +117,9 @@ void build_sizes(build *b) {
   g->nodes = calloc(g->layers * 3 + 2, sizeof *g->nodes);
   g->weights = calloc(b->weights_capacity, sizeof *g->weights);
   g->norms = calloc(b->norms_capacity, sizeof *g->norms);
-  if (!g->nodes || !g->weights || !g->norms) fail(b, TROIKA_NO_MEMORY, "no memory for the graph");
+  b->used = calloc(gguf_tensor_count(b->file), sizeof *b->used);
+  if (!g->nodes || !g->weights || !g->norms || !b->used)
+    fail(b, TROIKA_NO_MEMORY, "no memory for the graph");
 }
 
 static void tensor_name(int layer, const char *name, char out[128]) {
@@ -137,6 +152,7 @@ static const gguf_tensor *find(build *b, int layer, const char *name, uint32_t n
          (unsigned long long)(t->dims[2] * t->dims[3]), (unsigned long long)rows, k);
     return NULL;
   }
+  b->used[t - gguf_tensor_at(b->file, 0)] = true;
   return t;
 }
 
@@ -292,19 +308,11 @@ void build_head(build *b) {
 
 void build_all_used(build *b) {
   if (b->status) return;
-  size_t used = b->g->n_weights + b->g->n_norms, all = gguf_tensor_count(b->file);
-  if (used == all) return;
-  /* Name one that was not asked for: biases, experts, rope factors. */
-  for (size_t i = 0; i < all; i++) {
+  for (size_t i = 0; i < gguf_tensor_count(b->file); i++) {
     const gguf_tensor *t = gguf_tensor_at(b->file, i);
-    bool known = t->name.len > 12 && !memcmp(t->name.ptr + t->name.len - 11, "norm.weight", 11);
-    for (uint32_t j = 0; j < b->g->n_weights && !known; j++)
-      known = b->g->weights[j].host == t->data;
-    if (!known)
-      return fail(b, TROIKA_UNSUPPORTED,
-                  "tensor %.*s is not part of the architecture '%s' as this build knows it",
-                  (int)t->name.len, t->name.ptr, b->arch);
+    if (b->used[i]) continue; /* else: biases, experts, rope factors */
+    return fail(b, TROIKA_UNSUPPORTED,
+                "tensor %.*s is not part of the architecture '%s' as this build knows it",
+                (int)t->name.len, t->name.ptr, b->arch);
   }
-  fail(b, TROIKA_UNSUPPORTED, "the file has %zu tensors, the architecture '%s' reads %zu", all,
-       b->arch, used);
 }

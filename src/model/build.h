@@ -18,6 +18,7 @@ typedef struct build {
   uint32_t weights_capacity, norms_capacity;
   uint16_t pending_norm; /* post-norm of the output that the next node must add */
   bool pending;
+  bool *used; /* [tensors of the file]: a node reads it; model_graph_create frees it */
   troika_status status;
   troika_error *err;
 } build;

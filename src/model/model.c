@@ -42,6 +42,7 @@ troika_status model_graph_create(const gguf *file, graph **out, troika_error *er
     b.g = calloc(1, sizeof *b.g);
     if (!b.g) return error_set(err, TROIKA_NO_MEMORY, "no memory for the graph");
     status = architectures[i].build(&b);
+    free(b.used);
     if (status)
       model_graph_destroy(&b.g);
     else

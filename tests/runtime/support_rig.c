@@ -16,7 +16,9 @@ static void need(bool ok, const char *what, const troika_error *err) {
 void rig_model_path(const char *name, char *out, size_t size) {
   const char *models = getenv("TROIKA_MODELS"), *cache = getenv("TROIKA_CACHE"),
              *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (models)
+  if (name[0] == '/')
+    snprintf(out, size, "%s", name);
+  else if (models)
     snprintf(out, size, "%s/%s", models, name);
   else if (cache)
     snprintf(out, size, "%s/models/%s", cache, name);

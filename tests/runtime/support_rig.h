@@ -14,7 +14,7 @@
 enum { RIG_SLOTS_MAX = 4, RIG_SEQUENCES_MAX = 16 };
 
 typedef struct rig_options {
-  const char *model; /* file name in the models folder */
+  const char *model; /* file name in the models folder, or a whole path */
   uint32_t threads, activations, stop_panels;
   const char *levels;        /* NULL: all */
   uint32_t slots, slot_rows; /* each slot holds so many rows, all may want logits */
@@ -41,7 +41,7 @@ typedef struct rig {
   device_completion completion;
 } rig;
 
-/* $TROIKA_MODELS, else the models folder of the user's cache. */
+/* $TROIKA_MODELS, else the models folder of the user's cache; a name that begins with '/' stays. */
 void rig_model_path(const char *name, char *out, size_t size);
 rig *rig_open(rig_options o);
 void rig_close(rig *r);

@@ -15,8 +15,9 @@
 #include "kernel/kernel.h"
 
 enum {
-  SPIN_PAUSES = 64,         /* between looks at the scheduler */
-  BARRIER_SPINS = 200,      /* rounds of pauses before a barrier yields: the others are at work */
+  SPIN_PAUSES = 64,         /* between looks at the clock or the scheduler: about 1 us */
+  BARRIER_SPINS = 20,       /* rounds of pauses at a barrier: the others are nearly there */
+  BARRIER_YIELDS = 200,     /* then rounds that let another thread have the core, if one wants it */
   IDLE_SPIN_NS = 50 * 1000, /* a decode step's hop through the runtime is shorter */
 };
 
@@ -29,13 +30,17 @@ struct pool {
   uint32_t threads;
   pthread_t *handles;
   pool_slot jobs[POOL_JOBS_MAX];
-  /* Written by the poster, read by workers; a futex word. Wraps after 2^32 jobs without harm. */
+  /* Written by the poster, read by workers. Wraps after 2^32 jobs without harm. */
   _Alignas(64) _Atomic uint32_t posted;
+  /* Futex word of idle workers: moves with `posted` and with `closing`, so that one who is about to
+   * sleep misses neither. */
+  _Atomic uint32_t signal;
   _Atomic uint32_t sleepers;
   _Atomic bool closing;
   /* Barrier: arrivals of this phase, and the phase. */
   _Alignas(64) _Atomic uint32_t arrived;
-  _Alignas(64) _Atomic uint32_t phase;
+  _Atomic uint32_t barrier_sleepers;
+  _Alignas(64) _Atomic uint32_t phase; /* futex word */
   /* Workers that have left each job; the last one moves `finished` on. */
   _Alignas(64) _Atomic uint32_t left;
   _Atomic uint32_t finished; /* futex word */
@@ -48,12 +53,16 @@ typedef struct pool_worker {
   uint32_t index;
 } pool_worker;
 
-static inline void pause_spin(void) {
+static inline void pause_once(void) {
 #if defined(__x86_64__)
-  for (int i = 0; i < SPIN_PAUSES; i++) __builtin_ia32_pause();
+  __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  for (int i = 0; i < SPIN_PAUSES; i++) __asm__ volatile("yield");
+  __asm__ volatile("yield");
 #endif
+}
+
+static inline void pause_spin(void) {
+  for (int i = 0; i < SPIN_PAUSES; i++) pause_once();
 }
 
 static void wait_for_post(pool *p, uint32_t seen) {
@@ -66,8 +75,9 @@ static void wait_for_post(pool *p, uint32_t seen) {
       continue;
     }
     atomic_fetch_add(&p->sleepers, 1);
+    uint32_t word = atomic_load(&p->signal);
     if (atomic_load(&p->posted) == seen && !atomic_load(&p->closing))
-      os_futex_wait((const uint32_t *)&p->posted, seen, -1);
+      os_futex_wait((const uint32_t *)&p->signal, word, -1);
     atomic_fetch_sub(&p->sleepers, 1);
   }
 }
@@ -77,6 +87,8 @@ static void *worker_main(void *argument) {
   pool *p = w->p;
   uint32_t index = w->index, seen = 0;
   free(w);
+  /* Two workers on one core would wait for each other at every barrier. */
+  os_thread_pin(index, p->threads);
   kernel_thread_setup();
   for (;;) {
     wait_for_post(p, seen);
@@ -133,7 +145,8 @@ void pool_close(pool **pp) {
   pool *p = *pp;
   if (!p) return;
   atomic_store(&p->closing, true);
-  os_futex_wake((const uint32_t *)&p->posted, INT32_MAX);
+  atomic_fetch_add(&p->signal, 1);
+  os_futex_wake((const uint32_t *)&p->signal, INT32_MAX);
   for (uint32_t i = 0; i < p->threads; i++) pthread_join(p->handles[i], NULL);
   free(p->handles);
   free(p);
@@ -148,8 +161,9 @@ uint64_t pool_post(pool *p, pool_job *job, void *context) {
   CHECK(p->posted_count - atomic_load(&p->finished_count) < POOL_JOBS_MAX);
   p->jobs[p->posted_count % POOL_JOBS_MAX] = (pool_slot){job, context};
   p->posted_count++;
-  atomic_fetch_add(&p->posted, 1); /* sequentially consistent with `sleepers` in wait_for_post */
-  if (atomic_load(&p->sleepers)) os_futex_wake((const uint32_t *)&p->posted, INT32_MAX);
+  atomic_fetch_add(&p->posted, 1);
+  atomic_fetch_add(&p->signal, 1); /* sequentially consistent with `sleepers` in wait_for_post */
+  if (atomic_load(&p->sleepers)) os_futex_wake((const uint32_t *)&p->signal, INT32_MAX);
   return p->posted_count;
 }
 
@@ -172,17 +186,23 @@ bool pool_arrive(pool *p) {
   uint32_t phase = atomic_load_explicit(&p->phase, memory_order_acquire);
   if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == p->threads)
     return true;
-  for (uint32_t spins = 0; atomic_load_explicit(&p->phase, memory_order_acquire) == phase;
-       spins++) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-    if (spins >= BARRIER_SPINS * SPIN_PAUSES) sched_yield();
+  for (uint32_t rounds = 0; rounds < BARRIER_SPINS + BARRIER_YIELDS; rounds++) {
+    for (uint32_t i = 0; i < SPIN_PAUSES; i++) {
+      if (atomic_load_explicit(&p->phase, memory_order_acquire) != phase) return false;
+      pause_once();
+    }
+    if (rounds >= BARRIER_SPINS) sched_yield();
   }
+  /* Somebody else has the core of one that is still at work. A waiter that sleeps leaves it this
+   * one; a waiter that spins keeps it away for whole time slices. */
+  atomic_fetch_add(&p->barrier_sleepers, 1);
+  while (atomic_load(&p->phase) == phase) os_futex_wait((const uint32_t *)&p->phase, phase, -1);
+  atomic_fetch_sub(&p->barrier_sleepers, 1);
   return false;
 }
 
 void pool_release(pool *p) {
   atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-  atomic_fetch_add_explicit(&p->phase, 1, memory_order_release);
+  atomic_fetch_add(&p->phase, 1); /* sequentially consistent with barrier_sleepers */
+  if (atomic_load(&p->barrier_sleepers)) os_futex_wake((const uint32_t *)&p->phase, INT32_MAX);
 }
