@@ -131,5 +131,7 @@ run) [ -n "${MODEL:-}" ] || python3 tools/fetch.py smollm2 ;;
 test)
   set_up_venv
   python3 tools/fetch.py all
+  build/venv/bin/python tools/tokenizer_oracle.py
+  build/venv/bin/python tools/template_golden.py --cache >"$setup/template-golden.log"
   ;;
 esac

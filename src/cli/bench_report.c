@@ -10,7 +10,6 @@
 #include "base/sha256.h"
 #include "cli/bench.h"
 
-
 typedef struct machine {
   char cpu[128], system[128], mask[1024];
   unsigned usable; /* by affinity and quota */
@@ -69,8 +68,8 @@ void bench_print(const bench_record *r) {
   cli_bytes_text(os_memory_peak(), peak);
   cli_bytes_text(info.file_bytes, bytes);
   cli_bytes_text(s.kv_bytes, kv);
-  printf("troika %s (%s), %s, %s %s, kernels %s\n", troika_version(), bench_commit,
-         r->engine->name, info.type, bytes, s.kernels);
+  printf("troika %s (%s), %s, %s %s, kernels %s\n", troika_version(), bench_commit, r->engine->name,
+         info.type, bytes, s.kernels);
   printf("%s, processors %s, %u threads\n\n", m.cpu, m.mask, s.threads);
   printf("%-16s %12s %12s %12s   tokens/s of %lld runs after %lld warm-ups\n", "", "median", "min",
          "max", (long long)r->settings->repetitions, (long long)r->settings->warmups);

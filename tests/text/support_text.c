@@ -22,12 +22,7 @@ const char *support_path(const char *name) {
     snprintf(path, sizeof path, "%s/%s", cache, name);
   else
     snprintf(path, sizeof path, "%s/.cache/troika/%s", home ? home : "", name);
-  if (access(path, R_OK) != 0)
-    fail_msg(
-        "%s is missing; `make test` fetches the models, and these make the rest:\n"
-        "  build/venv/bin/python tools/tokenizer_oracle.py\n"
-        "  build/venv/bin/python tools/template_golden.py --cache ~/.cache/troika",
-        path);
+  if (access(path, R_OK) != 0) fail_msg("%s is missing; `tools/setup.sh test` makes it", path);
   return path;
 }
 

@@ -34,7 +34,7 @@ static void cpu_describe(const device *dev, troika_device_info *out) {
   if (!q) return;
   uint64_t completed = atomic_load(&q->completed);
   int64_t busy = atomic_load(&q->busy_ns), age = clock_real_now(NULL) - q->opened_ns;
-  out->queue_depth = (uint32_t)(q->submitted - completed);
+  out->queue_depth = (uint32_t)(atomic_load(&q->submitted) - completed);
   out->utilisation = age > 0 ? (double)busy / (double)age : 0;
   out->latency_ms_mean = completed ? (double)busy / (double)completed * 1e-6 : 0;
 }
@@ -167,6 +167,7 @@ static void list_walk(void *context, uint32_t worker) {
     device_queue *other = l->wait[i].queue;
     other->owner->driver->queue_wait(other, &l->wait[i], -1);
   }
+  if (worker == 0) l->start_ns = clock_real_now(NULL);
   for (cpu_cursor c = l->start;;) {
     uint32_t panels = cpu_stage_panels(d, l, &c), cap = panels;
     if (l->panel_limit - l->base < cap) cap = l->panel_limit - l->base;
@@ -207,7 +208,7 @@ static troika_status cpu_queue_submit(device_queue *queue, const device_command 
   cpu_device *d = q->d;
   CHECK(n >= 1 && n <= DEVICE_COMMANDS_MAX && n_wait <= 4);
   if (q->submitted - atomic_load(&q->completed) >= DEVICE_LISTS_MAX) return TROIKA_BUSY;
-  uint64_t sequence = ++q->submitted;
+  uint64_t sequence = atomic_fetch_add(&q->submitted, 1) + 1;
   cpu_list *l = &q->lists[sequence % POOL_JOBS_MAX];
   /* The list that lay here was completed, but a worker may still be on its way out of it. */
   pool_wait(d->workers, q->jobs[sequence % POOL_JOBS_MAX], -1);
@@ -220,7 +221,6 @@ static troika_status cpu_queue_submit(device_queue *queue, const device_command 
   l->base = l->start_base;
   l->panel_limit = d->test_stop_panels ? panel + d->test_stop_panels : UINT32_MAX;
   l->stopped = false;
-  l->start_ns = clock_real_now(NULL);
   atomic_store(&l->next, l->start_item);
   atomic_store(&l->stop, false);
   *done = (device_event){queue, sequence};
@@ -240,8 +240,8 @@ static troika_status cpu_queue_stop(device_queue *queue, const device_event *don
 static troika_status cpu_queue_wait(device_queue *queue, const device_event *done,
                                     int64_t timeout_ns) {
   cpu_queue *q = (cpu_queue *)queue;
-  uint64_t job = q->jobs[done->sequence % POOL_JOBS_MAX];
   if (atomic_load(&q->completed) >= done->sequence) return TROIKA_OK;
+  uint64_t job = atomic_load(&q->jobs[done->sequence % POOL_JOBS_MAX]);
   return pool_wait(q->d->workers, job, timeout_ns) ? TROIKA_OK : TROIKA_TIMEOUT;
 }
 

@@ -88,8 +88,10 @@ typedef struct cpu_part { /* a command */
   cpu_slot *slot;
   uint32_t slot_row0, n; /* in the slot */
   uint32_t first;        /* in the list: rows before this part's */
-  float *logits;         /* row of its first wanting row */
-  uint32_t wants;
+  /* Wanting rows of the run in front of this part's (a command may cover a range of rows), and its
+   * own; where the logits of its first one go. */
+  uint32_t want0, wants;
+  float *logits;
 } cpu_part;
 
 typedef struct cpu_chunk { /* rows of one part, one arithmetic */
@@ -119,7 +121,7 @@ typedef struct cpu_list {
   cpu_cursor start;                /* where to begin: node, or after a stop */
   uint32_t start_item, start_base; /* panels of that stage done; panels of all stages before */
   uint32_t panel_limit;            /* test hook: stop there; UINT32_MAX: none */
-  int64_t start_ns;
+  int64_t start_ns;                /* worker 0 began; ordered by the first barrier */
   /* Shared by the workers while the list runs. */
   _Alignas(64) _Atomic uint32_t next;
   _Alignas(64) _Atomic bool stop;
@@ -133,8 +135,8 @@ struct cpu_queue {
   device_done *done;
   void *context;
   cpu_list lists[POOL_JOBS_MAX];
-  uint64_t jobs[POOL_JOBS_MAX]; /* pool job of each list */
-  uint64_t submitted;           /* runtime thread */
+  _Atomic uint64_t jobs[POOL_JOBS_MAX]; /* pool job of each list */
+  _Atomic uint64_t submitted;           /* written by the runtime thread */
   _Atomic uint64_t completed;
   _Atomic int64_t busy_ns;
   int64_t opened_ns;

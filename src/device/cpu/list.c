@@ -45,8 +45,10 @@ void cpu_list_compile(cpu_device *d, cpu_list *l, const device_command *commands
                     .slot = &d->slots[run->slot],
                     .slot_row0 = c->row0,
                     .n = c->rows,
-                    .first = l->rows,
-                    .logits = t->logits[run->slot]};
+                    .first = l->rows};
+    for (uint32_t r = 0; r < c->row0; r++)
+      p->want0 += (t->rows[run->row0 + r].want & DEVICE_WANT_LOGITS) != 0;
+    p->logits = t->logits[run->slot] + (size_t)p->want0 * ((d->g->vocab + 15) / 16 * 16);
     for (uint32_t r = 0; r < c->rows; r++) {
       const device_row *row = &p->rows[r];
       add_chunk(l->chunks, &l->n_chunks, i, row->arith, r, l->rows + r);
@@ -56,7 +58,7 @@ void cpu_list_compile(cpu_device *d, cpu_list *l, const device_command *commands
       add_chunk(l->want_chunks, &l->n_want_chunks, i, row->arith, p->wants++, l->wants++);
     }
     l->rows += c->rows;
-    CHECK(p->wants <= t->slot_wants[run->slot]);
+    CHECK(p->want0 + p->wants <= t->slot_wants[run->slot]);
   }
 }
 

@@ -94,7 +94,8 @@ static void matmul(cpu_device *d, const cpu_part *p, uint8_t stage, uint16_t wei
                    uint32_t panel0, const cpu_chunk *c, uint32_t rows, uint32_t worker) {
   const kernel_weight *w = &d->weights[weight];
   cpu_slot *s = p->slot;
-  size_t row0 = c->row0 + (stage == CPU_LOGITS ? 0 : p->slot_row0), plain_stride, y_stride;
+  size_t y_row0 = c->row0 + (stage == CPU_LOGITS ? 0 : p->slot_row0), plain_stride, y_stride;
+  size_t row0 = c->row0 + (stage == CPU_LOGITS ? p->want0 : p->slot_row0);
   uint32_t panels = ceil_div(w->n, KERNEL_PANEL) - panel0;
   kernel_mm args = {.weight = w, .panel0 = panel0, .rows = rows, .scratch = d->scratch[worker]};
   args.panels = panels < CPU_PANELS_ITEM ? panels : CPU_PANELS_ITEM;
@@ -106,7 +107,7 @@ static void matmul(cpu_device *d, const cpu_part *p, uint8_t stage, uint16_t wei
     args.x = s->act + row0 * d->act_stride;
     args.x_stride = d->act_stride;
   }
-  args.y = result_rows(d, p, stage, which, &y_stride) + row0 * y_stride;
+  args.y = result_rows(d, p, stage, which, &y_stride) + y_row0 * y_stride;
   args.y_stride = y_stride;
   d->k.mm[c->arith][w->pack](&args);
 }
@@ -275,7 +276,7 @@ static void run_last(cpu_device *d, const cpu_list *l, const graph_node *node, u
   while (want >= p->wants) want -= (p++)->wants;
   uint32_t r = l->want_rows[item], row = p->slot_row0 + r;
   if (node->add) add_residual(d, node, p->slot, row);
-  norm_row(d, node, CPU_LOGITS, p->rows[r].arith, p->slot, row, want);
+  norm_row(d, node, CPU_LOGITS, p->rows[r].arith, p->slot, row, p->want0 + want);
 }
 
 /* ---- attention: (block of rows) x (KV head) x (split of 512 positions), in waves ---- */
