@@ -28,7 +28,8 @@ typedef struct troika_model_options {
 
 /* Maps and checks the GGUF file, builds the tokenizer and the template. Takes milliseconds: the
  * weights are read when a runtime opens. options may be NULL. *out is owned by the caller. Errors:
- * NOT_FOUND, IO, FORMAT (bad file), UNSUPPORTED (architecture, type or tokenizer, by name with the
+ * NOT_FOUND, IO, INVALID (options), FORMAT (bad file or template), UNSUPPORTED (architecture, type
+ * or tokenizer, by name with the
  * list of known ones), NO_MEMORY. */
 TROIKA_API troika_status troika_model_open(const char *path, const troika_model_options *options,
                                            troika_model **out, troika_error *err);

@@ -33,17 +33,17 @@ typedef enum troika_activations {
 
 /* Zero or NULL takes the default in brackets. */
 typedef struct troika_runtime_options {
-  uint32_t size; /* sizeof(troika_runtime_options) */
-  uint32_t
-      threads; /* worker threads [processors this process may use: affinity and cgroup quota] */
+  uint32_t size;      /* sizeof(troika_runtime_options) */
+  uint32_t threads;   /* workers, at most 256 [processors it may use, by affinity and quota] */
   uint32_t parallel;  /* requests that run at once [8], at most 64 */
   uint32_t queue_max; /* requests that may wait for a place [256] */
   uint32_t context;  /* most tokens of one request, prompt and answer [the model's, at most 8192] */
   uint64_t kv_bytes; /* KV pool [parallel x context, at most half of the free memory] */
   troika_activations activations;
   const char
-      *cpu_levels;    /* which instruction sets may be used: "all", "scalar", "avx2,avx512" [all] */
-  uint32_t span_rows; /* prompt rows that advance together [256] */
+      *cpu_levels; /* which instruction sets may be used: "all", "scalar", "avx2,avx512" [all] */
+  uint32_t
+      span_rows; /* prompt rows of a span, 16 to 4096; fewer if slots would exceed 64 MiB [256] */
   uint32_t test_stop_panels; /* test hook: stop and resume every launch after this many panels [0:
                                 never] */
   /* Called while weights are packed, on the calling thread: done of total bytes. */

@@ -4,7 +4,7 @@
  * submit again.
  *
  *     troika_stream_submit(s, &request, &err);
- *     while (!troika_stream_next(s, &event, -1) && event.kind == TROIKA_EVENT_TOKEN)
+ *     while (!troika_stream_next(s, &event, -1))
  *       fwrite(event.text, 1, event.text_len, stdout);
  *
  * Events wait in a ring that is sized when the request is admitted and holds the whole answer, so a
@@ -51,8 +51,9 @@ typedef struct troika_token_bias {
   float bias; /* added to its logit before anything else; -100 and less forbids it */
 } troika_token_bias;
 
-/* Order of sampling: bias, repetition penalty, (temperature 0: the best) top-k, temperature... see
- * docs. All pointers are copied by submit. troika_request_init sets the defaults in brackets. */
+/* Order of sampling: bias; repetition, frequency and presence penalties; the best if temperature is
+ * 0; else top-k, temperature, softmax, top-p, min-p, draw. Log-probabilities are taken before all
+ * of that. All pointers are copied by submit. troika_request_init sets the defaults in brackets. */
 typedef struct troika_request {
   uint32_t size; /* sizeof(troika_request) */
   const int32_t *prompt;
@@ -90,8 +91,9 @@ TROIKA_API void troika_request_init(troika_request *request);
  * ended, or the queue is full: text says which), NO_MEMORY. */
 TROIKA_API troika_status troika_stream_submit(troika_stream *stream, const troika_request *request,
                                               troika_error *err);
-/* Ends the running request at the next panel; its END event says CANCELLED. No request: nothing
- * happens. Any thread. */
+/* Ends the request: at once while it waits or between launches, between two panels (within a
+ * millisecond) if it is alone in its launch, else with that launch. Its END event says CANCELLED.
+ * No request: nothing happens. Any thread. */
 TROIKA_API void troika_stream_cancel(troika_stream *stream);
 
 typedef enum troika_event_kind {

@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -17,12 +18,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 enum { HUGE_PAGE = 2 * 1024 * 1024 };
 
 troika_status os_map_open(const char *path, os_map *out, troika_error *err) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would block */
   if (fd < 0)
     return error_set(err, errno == ENOENT ? TROIKA_NOT_FOUND : TROIKA_IO, "cannot open %s: %s",
                      path, strerror(errno));
@@ -87,54 +89,97 @@ uint64_t os_memory_peak(void) {
   return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss * 1024;
 }
 
-/* The first number in a small file, or `missing` ("max" and absence alike). */
+/* The first number in a small file, or after `key` at the start of a line; `missing` if there is
+ * none ("max" and absence alike). */
 static uint64_t read_number(const char *root, const char *path, const char *key, uint64_t missing) {
-  char name[PATH_MAX], line[256];
+  char name[2 * PATH_MAX], line[256], *end;
   snprintf(name, sizeof name, "%s%s", root, path);
   FILE *f = fopen(name, "re");
   if (!f) return missing;
   uint64_t value = missing;
+  size_t n = key ? strlen(key) : 0;
   while (fgets(line, sizeof line, f)) {
-    size_t n = key ? strlen(key) : 0;
-    unsigned long long v;
-    if (key && strncmp(line, key, n)) continue;
-    if (sscanf(line + n, " %llu", &v) == 1) value = v;
+    if (key && strncmp(line, key, n) != 0) continue;
+    unsigned long long v = strtoull(line + n, &end, 10);
+    if (end != line + n) value = v;
     break;
   }
   fclose(f);
   return value;
 }
 
+/* The control group of this process under version 2, "" at the top or where there is none. */
+static void own_cgroup(const char *root, char out[PATH_MAX]) {
+  char name[PATH_MAX], line[PATH_MAX];
+  out[0] = 0;
+  snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
+  FILE *f = fopen(name, "re");
+  if (!f) return;
+  while (fgets(line, sizeof line, f))
+    if (!strncmp(line, "0::/", 4))
+      snprintf(out, PATH_MAX, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+  fclose(f);
+  if (!strcmp(out, "/")) out[0] = 0;
+}
+
+/* "/a/b" to "/a", "/a" to "", and false from "". */
+static bool parent_cgroup(char path[PATH_MAX]) {
+  char *slash = strrchr(path, '/');
+  if (slash) *slash = 0;
+  return slash != NULL;
+}
+
 uint64_t os_memory_available(void) {
-  uint64_t available = read_number("", "/proc/meminfo", "MemAvailable:", UINT64_MAX / 1024) * 1024;
-  uint64_t limit = read_number("", "/sys/fs/cgroup/memory.max", NULL, UINT64_MAX);
-  if (limit == UINT64_MAX)
-    limit = read_number("", "/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL, UINT64_MAX);
-  uint64_t used =
-      limit == UINT64_MAX ? 0 : read_number("", "/sys/fs/cgroup/memory.current", NULL, 0);
+  uint64_t least = read_number("", "/proc/meminfo", "MemAvailable:", UINT64_MAX / 1024) * 1024;
+  char group[PATH_MAX], name[PATH_MAX + 64];
+  own_cgroup("", group);
+  do { /* each level up may set a limit of its own */
+    snprintf(name, sizeof name, "/sys/fs/cgroup%s/memory.max", group);
+    uint64_t limit = read_number("", name, NULL, UINT64_MAX);
+    snprintf(name, sizeof name, "/sys/fs/cgroup%s/memory.current", group);
+    uint64_t used = limit == UINT64_MAX ? 0 : read_number("", name, NULL, 0);
+    uint64_t left = limit > used ? limit - used : 0;
+    if (left < least) least = left;
+  } while (parent_cgroup(group));
+  uint64_t limit = read_number("", "/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL, UINT64_MAX);
+  uint64_t used = read_number("", "/sys/fs/cgroup/memory/memory.usage_in_bytes", NULL, 0);
   uint64_t left = limit > used ? limit - used : 0;
-  return available < left ? available : left;
+  return left < least ? left : least;
+}
+
+/* Processors worth of a version 2 "cpu.max" ("quota period", or "max period"); UINT_MAX if it sets
+ * no limit. */
+static unsigned quota_cpus(const char *name) {
+  char line[128], *end;
+  FILE *f = fopen(name, "re");
+  if (!f) return UINT_MAX;
+  unsigned most = UINT_MAX;
+  if (fgets(line, sizeof line, f)) {
+    unsigned long long quota = strtoull(line, &end, 10), period = strtoull(end, NULL, 10);
+    if (end != line && quota && period && (quota + period - 1) / period < UINT_MAX)
+      most = (unsigned)((quota + period - 1) / period);
+  }
+  fclose(f);
+  return most;
 }
 
 unsigned os_cpus(const char *root) {
   unsigned cpus = 1;
   cpu_set_t set;
   if (!sched_getaffinity(0, sizeof set, &set)) cpus = (unsigned)CPU_COUNT(&set);
-  char name[PATH_MAX];
-  unsigned long long quota = 0, period = 0;
+  char group[PATH_MAX], name[2 * PATH_MAX + 64];
+  own_cgroup(root, group);
+  do {
+    snprintf(name, sizeof name, "%s/sys/fs/cgroup%s/cpu.max", root, group);
+    unsigned most = quota_cpus(name);
+    if (most < cpus) cpus = most;
+  } while (parent_cgroup(group));
   snprintf(name, sizeof name, "%s/sys/fs/cgroup/cpu.max", root);
-  FILE *f = fopen(name, "re");
-  if (f) { /* version 2: "quota period", or "max period" */
-    if (fscanf(f, "%llu %llu", &quota, &period) != 2) quota = period = 0;
-    fclose(f);
-  } else { /* version 1; a quota of -1 is none */
-    uint64_t q = read_number(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", NULL, 0);
-    period = read_number(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", NULL, 0);
-    quota = q > INT64_MAX ? 0 : q;
-  }
-  if (quota && period) {
-    unsigned long long most = (quota + period - 1) / period;
-    if (most < cpus) cpus = (unsigned)most;
+  if (access(name, F_OK)) { /* version 1; a quota of -1 is none */
+    uint64_t quota = read_number(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", NULL, 0);
+    uint64_t period = read_number(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", NULL, 0);
+    if (quota && period && quota <= INT64_MAX && (quota + period - 1) / period < cpus)
+      cpus = (unsigned)((quota + period - 1) / period);
   }
   return cpus ? cpus : 1;
 }
@@ -155,6 +200,10 @@ void os_random(void *out, size_t len) {
   uint8_t *at = out;
   while (len) { /* never fails once the system is up, but may give less than asked */
     ssize_t n = getrandom(at, len, 0);
+    if (n < 0 && errno != EINTR) { /* forbidden here: a clock has to do for a seed */
+      for (size_t i = 0; i < len; i++) at[i] = (uint8_t)(clock_real_now(NULL) >> (i % 4 * 8));
+      return;
+    }
     if (n <= 0) continue;
     at += n;
     len -= (size_t)n;

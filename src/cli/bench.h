@@ -29,7 +29,7 @@ typedef struct bench_record {
 void bench_print(const bench_record *r);
 void bench_print_json(const bench_record *r);
 
-/* What was built: "0123abcd4567", with "-changed" where the tree differed. By cmake/commit.cmake. */
+/* What was built: "0123abcd4567", with "-changed" where the tree differed (cmake/commit.cmake). */
 extern const char bench_commit[];
 
 #endif

@@ -6,9 +6,12 @@
  *   buffer   host memory that it works on (imported), or its own (allocated, copied)
  *   queue    command lists, in order; each waits on events and signals one
  *
- * The runtime thread calls everything here; completions come back by a callback on a driver's
- * thread, straight into the runtime's mailbox. Rows, runs and sequences lie in tables that the
- * runtime owns (device_tables) and does not change while a command that names them is in flight. */
+ * Threads: whoever opens the device calls prepare, the open and close functions; the runtime thread
+ * submits and stops; describe may come from any thread. Completions come back by a callback on a
+ * driver's thread, straight into the runtime's mailbox. Rows, runs and sequences lie in tables that
+ * the runtime owns (device_tables) and does not change while a command that names them is in
+ * flight.
+ * Buffers and reset serve drivers with memory or faults of their own; the CPU's are trivial. */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
 

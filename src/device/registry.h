@@ -27,7 +27,7 @@ typedef struct device_factory {
   const char *name;
   troika_status (*open)(const device_options *options, device **out, troika_error *err);
   size_t (*slot_bytes)(const graph *g, uint32_t rows); /* of an activation slot of so many rows */
-  void (*math)(const device *d, device_math *out);     /* NULL: this driver brings none */
+  void (*math)(const device *d, device_math *out); /* NULL for a driver that is not the host's */
 } device_factory;
 
 #define DEVICE_DRIVERS(X) X(cpu)

@@ -87,6 +87,10 @@ bool kernel_mask_parse(const char *text, uint32_t *mask) {
     if (word[len] == '\0') break;
     word += len + 1;
   }
+  /* A level stands on those below it: naming one alone must not switch everything off. */
+  if (all & 1u << KERNEL_BIT_AVX512BF16) all |= 1u << KERNEL_BIT_AVX512VNNI;
+  if (all & 1u << KERNEL_BIT_AVX512VNNI) all |= 1u << KERNEL_BIT_AVX512;
+  if (all & (1u << KERNEL_BIT_AVX512 | 1u << KERNEL_BIT_AVXVNNI)) all |= 1u << KERNEL_BIT_AVX2;
   *mask = all;
   return true;
 }

@@ -71,7 +71,8 @@ enum kernel_level_bit {
 };
 #define KERNEL_MASK_ALL ((1u << KERNEL_BIT_COUNT) - 1)
 uint32_t kernel_cpu_levels(void); /* what this processor and its operating system offer */
-/* "avx2,avx512", "all", "scalar" -> mask; false if a word is unknown. */
+/* "avx2,avx512", "all", "scalar" -> mask, with the levels that each stands on; false if a word is
+ * unknown. */
 bool kernel_mask_parse(const char *text, uint32_t *mask);
 
 typedef enum kernel_activations {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "quant/quant.h"
 
@@ -37,9 +38,10 @@ uint32_t build_u32(build *b, const char *suffix, const uint32_t *fallback, uint3
     if (!fallback) fail(b, TROIKA_FORMAT, "the file has no %s", key);
   } else if (status) {
     b->status = status;
-  } else if (value < min || value > max) {
-    fail(b, TROIKA_FORMAT, "%s is %u, outside %u..%u", key, value, min, max);
   }
+  /* The fallback too: it may come from other keys of the file. */
+  if (!b->status && (value < min || value > max))
+    fail(b, TROIKA_FORMAT, "%s is %u, outside %u..%u", key, value, min, max);
   return value;
 }
 
@@ -53,10 +55,10 @@ float build_f32(build *b, const char *suffix, const float *fallback, float min, 
     if (!fallback) fail(b, TROIKA_FORMAT, "the file has no %s", key);
   } else if (status) {
     b->status = status;
-  } else if (!(value >= min && value <= max)) {
+  }
+  if (!b->status && !(value >= min && value <= max))
     fail(b, TROIKA_FORMAT, "%s is %g, outside %g..%g", key, (double)value, (double)min,
          (double)max);
-  }
   return value;
 }
 
@@ -204,7 +206,9 @@ uint16_t build_norm(build *b, int layer, const char *name, uint32_t n) {
 uint8_t build_rope(build *b, float base, float scale, bool adjacent) {
   graph *g = b->g;
   for (uint32_t i = 0; i < g->n_ropes; i++)
-    if (g->ropes[i].base == base && g->ropes[i].scale == scale) return (uint8_t)i;
+    if (g->ropes[i].base == base && g->ropes[i].scale == scale && g->ropes[i].adjacent == adjacent)
+      return (uint8_t)i;
+  CHECK(g->n_ropes < GRAPH_ROPES_MAX);
   g->ropes[g->n_ropes] = (graph_rope){.base = base, .scale = scale, .adjacent = adjacent};
   return (uint8_t)g->n_ropes++;
 }
@@ -213,6 +217,7 @@ uint8_t build_kv_group(build *b, uint32_t window) {
   graph *g = b->g;
   for (uint32_t i = 0; i < g->n_groups; i++)
     if (g->groups[i].window == window) return (uint8_t)i;
+  CHECK(g->n_groups < GRAPH_KV_GROUPS_MAX);
   g->groups[g->n_groups] = (graph_kv_group){.window = window};
   return (uint8_t)g->n_groups++;
 }

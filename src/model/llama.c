@@ -11,14 +11,14 @@
 #include "model/build.h"
 
 troika_status build_llama(build *b) {
-  const float base_default = 10000, one = 1;
+  const float base_default = 10000;
   build_sizes(b);
   float base = build_f32(b, "rope.freq_base", &base_default, 1, 1e9f);
   if (b->status) return b->status;
   graph *g = b->g;
   g->glu = GRAPH_SILU;
-  g->attn_scale = build_f32(b, "attention.scale", &one, 1e-6f, 1);
-  if (g->attn_scale == 1) g->attn_scale = 1 / sqrtf((float)g->head_dim);
+  const float scale_default = 1 / sqrtf((float)g->head_dim);
+  g->attn_scale = build_f32(b, "attention.scale", &scale_default, 1e-6f, 1);
   uint8_t rope = build_rope(b, base, 1, true), group = build_kv_group(b, 0);
   build_embed(b, 1);
   for (uint32_t i = 0; i < g->layers; i++)

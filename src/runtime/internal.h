@@ -78,9 +78,10 @@ typedef struct request {
   uint32_t id, place, seq;
   uint8_t state;
   bool in_flight, ending;
-  uint32_t computed, flying; /* positions whose KV is written; rows in the launch */
-  uint32_t n;                /* tokens known: prompt and answer */
-  int32_t *tokens;           /* [prompt_n + max_new] */
+  uint32_t need[KV_GROUPS_MAX]; /* KV pages at most */
+  uint32_t computed, flying;    /* positions whose KV is written; rows in the launch */
+  uint32_t n;                   /* tokens known: prompt and answer */
+  int32_t *tokens;              /* [prompt_n + max_new] */
   int64_t submit_ns, start_ns, first_ns, last_ns;
   uint32_t cached;
   /* Records: written by the runtime thread under stream.lock, read by the client. */

@@ -104,6 +104,7 @@ static void handle_message(troika_runtime *rt, message *m) {
       r->id = rt->next_id++;
       if (rt->next_id == SCHED_NO_REQUEST) rt->next_id = 0;
       r->state = REQUEST_QUEUED;
+      kv_need(rt->pages, r->prompt_n + r->max_new, r->need);
       queue_push(rt, r);
       break;
     }
@@ -155,7 +156,7 @@ static void retry_closing(troika_runtime *rt) {
   }
 }
 
-static sched_request view_of(const troika_runtime *rt, const request *r) {
+static sched_request view_of(const request *r) {
   static const uint8_t states[] = {[REQUEST_QUEUED] = SCHED_QUEUED,
                                    [REQUEST_PREFILL] = SCHED_PREFILL,
                                    [REQUEST_DECODE] = SCHED_DECODE,
@@ -168,7 +169,7 @@ static sched_request view_of(const troika_runtime *rt, const request *r) {
                      .deadline_ns = INT64_MAX,
                      .prompt_left = r->computed < r->prompt_n ? r->prompt_n - r->computed : 0,
                      .output_left = r->prompt_n + r->max_new - r->n};
-  if (r->state == REQUEST_QUEUED) kv_need(rt->pages, r->prompt_n + r->max_new, v.need);
+  if (r->state == REQUEST_QUEUED) memcpy(v.need, r->need, sizeof v.need);
   return v;
 }
 
@@ -180,9 +181,8 @@ static size_t decide(troika_runtime *rt, int64_t *wake_ns) {
                      .decode_rows = rt->parallel,
                      .launches_max = 1};
   for (uint32_t i = 0; i < rt->parallel; i++)
-    if (rt->places[i]) rt->view[view.n_requests++] = view_of(rt, rt->places[i]);
-  for (const request *r = rt->queue_first; r; r = r->next)
-    rt->view[view.n_requests++] = view_of(rt, r);
+    if (rt->places[i]) rt->view[view.n_requests++] = view_of(rt->places[i]);
+  for (const request *r = rt->queue_first; r; r = r->next) rt->view[view.n_requests++] = view_of(r);
   sched_launch_view flight = {.id = 0,
                               .stopping = rt->flight.stopping,
                               .decode_rows = rt->flight.n_decodes,

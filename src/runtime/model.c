@@ -48,13 +48,17 @@ static troika_status open_template(troika_model *m, const troika_model_options *
   troika_status status;
   if (options && options->chat_template) {
     bytes_view bos = {"", 0}, eos = {"", 0};
-    char bos_text[128], eos_text[128];
     if (tokenizer_bos(m->t) >= 0) bos = tokenizer_piece(m->t, tokenizer_bos(m->t), true);
     if (tokenizer_eos(m->t) >= 0) eos = tokenizer_piece(m->t, tokenizer_eos(m->t), true);
-    snprintf(bos_text, sizeof bos_text, "%.*s", (int)bos.len, bos.ptr);
-    snprintf(eos_text, sizeof eos_text, "%.*s", (int)eos.len, eos.ptr);
-    return chat_template_create_source(bytes_of_string(options->chat_template), bos_text, eos_text,
-                                       &m->chat, err);
+    char *bos_text = strndup(bos.ptr, bos.len), *eos_text = strndup(eos.ptr, eos.len);
+    if (bos_text && eos_text)
+      status = chat_template_create_source(bytes_of_string(options->chat_template), bos_text,
+                                           eos_text, &m->chat, err);
+    else
+      status = error_set(err, TROIKA_NO_MEMORY, "no memory for a template");
+    free(bos_text);
+    free(eos_text);
+    return status;
   }
   status = chat_template_create(m->file, m->t, &m->chat, err);
   return status == TROIKA_NOT_FOUND ? TROIKA_OK : status; /* a base model has none */

@@ -10,11 +10,17 @@
 #include "base/os.h"
 #include "runtime/internal.h"
 
-enum { PARALLEL_DEFAULT = 8, QUEUE_DEFAULT = 256, SPAN_DEFAULT = 256, SPAN_MIN = 16 };
+enum {
+  THREADS_MAX = 256,
+  PARALLEL_DEFAULT = 8,
+  QUEUE_DEFAULT = 256,
+  SPAN_DEFAULT = 256,
+  SPAN_MIN = 16
+};
 
 static troika_status check_options(const troika_model *model, troika_runtime_options *o,
                                    troika_error *err) {
-  if (!o->threads) o->threads = os_cpus("");
+  if (!o->threads) o->threads = os_cpus("") < THREADS_MAX ? os_cpus("") : THREADS_MAX;
   if (!o->parallel) o->parallel = PARALLEL_DEFAULT;
   if (!o->queue_max) o->queue_max = QUEUE_DEFAULT;
   if (!o->span_rows) o->span_rows = SPAN_DEFAULT;
@@ -39,13 +45,20 @@ static troika_status check_options(const troika_model *model, troika_runtime_opt
 }
 
 /* Halves the span until all slots together keep their bound. */
-static uint32_t fit_span(const device_factory *cpu, const graph *g, uint32_t span,
-                         uint32_t parallel) {
-  size_t decode = cpu->slot_bytes(g, parallel) * (SLOT_COUNT - SLOT_DECODE);
-  while (span > SPAN_MIN &&
-         cpu->slot_bytes(g, span) * SLOT_DECODE + decode > RUNTIME_SLOT_BYTES_MAX)
+static troika_status fit_span(troika_runtime *rt, const device_factory *cpu, uint32_t span,
+                              troika_error *err) {
+  size_t decode = cpu->slot_bytes(rt->g, rt->parallel) * (SLOT_COUNT - SLOT_DECODE);
+  size_t bytes;
+  while ((bytes = cpu->slot_bytes(rt->g, span) * SLOT_DECODE + decode) > RUNTIME_SLOT_BYTES_MAX &&
+         span / 2 >= SPAN_MIN)
     span /= 2;
-  return span < SPAN_MIN ? SPAN_MIN : span;
+  if (bytes > RUNTIME_SLOT_BYTES_MAX)
+    return error_set(
+        err, TROIKA_LIMIT,
+        "activation slots for %u requests at once take %zu bytes, at most %d: run fewer",
+        rt->parallel, bytes, RUNTIME_SLOT_BYTES_MAX);
+  rt->span_rows = span;
+  return TROIKA_OK;
 }
 
 /* Room for every place at full context, unless memory is short. */
@@ -144,6 +157,12 @@ static troika_status start(troika_runtime *rt, const device_factory *factory,
   troika_status status = factory->open(&options, &rt->cpu, err);
   if (status) return status;
   factory->math(rt->cpu, &rt->math);
+  for (uint32_t i = 0; i < rt->g->n_nodes; i++) {
+    const char *reason;
+    if (!rt->cpu->driver->can_run(rt->cpu, rt->g, &rt->g->nodes[i], rt->span_rows, &reason))
+      return error_set(err, TROIKA_UNSUPPORTED, "layer %u cannot run on any processor here: %s",
+                       rt->g->nodes[i].layer, reason);
+  }
   status = rt->cpu->driver->prepare(rt->cpu, &rt->tables, o->progress, o->progress_context, err);
   if (status) return status;
   status = rt->cpu->driver->queue_open(rt->cpu, runtime_done, rt, &rt->queue, err);
@@ -193,10 +212,10 @@ troika_status troika_runtime_open(troika_model *model, const troika_runtime_opti
   rt->parallel = o.parallel;
   rt->queue_max = o.queue_max;
   rt->context = o.context;
-  rt->span_rows = fit_span(factory, rt->g, o.span_rows, o.parallel);
   for (uint32_t i = 0; i < sizeof rt->completions / sizeof *rt->completions; i++)
     rt->completions[i].letter.kind = MESSAGE_COMPLETION;
-  status = create_pages(rt, o.kv_bytes, err);
+  status = fit_span(rt, factory, o.span_rows, err);
+  if (!status) status = create_pages(rt, o.kv_bytes, err);
   if (!status) status = create_tables(rt, err);
   if (!status) status = start(rt, factory, &o, err);
   if (status) {

@@ -2,7 +2,6 @@
 /* The client's side of a stream: checking and copying a request, pulling events. */
 #include "troika/stream.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,10 +70,14 @@ void troika_request_init(troika_request *r) {
                         .repeat_last = 64};
 }
 
-#define CHECK_RANGE(field, low, high)                                                       \
-  if (!((double)q->field >= (low) && (double)q->field <= (high)))                           \
-  return error_set(err, TROIKA_INVALID, #field " is %g, wanted %g to %g", (double)q->field, \
+/* Compared as the field's own type, so that a limit is inside the range. */
+#define CHECK_RANGE(field, low, high)                                                         \
+  if (!(q->field >= (__typeof__(q->field))(low) && q->field <= (__typeof__(q->field))(high))) \
+  return error_set(err, TROIKA_INVALID, #field " is %g, wanted %g to %g", (double)q->field,   \
                    (double)(low), (double)(high))
+#define CHECK_MOST(field, high)    \
+  if (q->field > (uint32_t)(high)) \
+  return error_set(err, TROIKA_INVALID, #field " is %u, wanted at most %d", q->field, (int)(high))
 
 static troika_status check_request(const troika_runtime *rt, const troika_request *q,
                                    troika_error *err) {
@@ -95,9 +98,9 @@ static troika_status check_request(const troika_runtime *rt, const troika_reques
   CHECK_RANGE(repeat_penalty, 0.01, 100);
   CHECK_RANGE(frequency_penalty, -100, 100);
   CHECK_RANGE(presence_penalty, -100, 100);
-  CHECK_RANGE(top_logprobs, 0, TROIKA_TOP_MAX);
-  CHECK_RANGE(stop_n, 0, TROIKA_STOP_MAX);
-  CHECK_RANGE(bias_n, 0, TROIKA_BIAS_MAX);
+  CHECK_MOST(top_logprobs, TROIKA_TOP_MAX);
+  CHECK_MOST(stop_n, TROIKA_STOP_MAX);
+  CHECK_MOST(bias_n, TROIKA_BIAS_MAX);
   for (uint32_t i = 0; i < q->bias_n; i++)
     if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
         !isfinite(q->bias[i].bias))
@@ -212,15 +215,16 @@ void troika_stream_cancel(troika_stream *s) {
 static bool wait_for_event(troika_stream *s, int64_t timeout_ns) {
   struct timespec until;
   if (timeout_ns > 0) {
-    int64_t end = clock_real_now(NULL) + timeout_ns;
+    int64_t now = clock_real_now(NULL);
+    int64_t end = timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
     until = (struct timespec){end / 1000000000, end % 1000000000};
   }
   while (s->read == s->written && !s->ended) {
     if (timeout_ns == 0) return false;
     if (timeout_ns < 0)
       pthread_cond_wait(&s->changed, &s->lock);
-    else if (pthread_cond_timedwait(&s->changed, &s->lock, &until) == ETIMEDOUT)
-      timeout_ns = 0;
+    else if (pthread_cond_timedwait(&s->changed, &s->lock, &until))
+      timeout_ns = 0; /* timed out: look once more */
   }
   return true;
 }

@@ -48,10 +48,20 @@ static void put(const char *path, const char *text) {
 
 static int root_remove(void **state) {
   (void)state;
-  static const char *const paths[] = {"/file", "/empty", "/sys/fs/cgroup/cpu.max",
+  static const char *const paths[] = {"/file",
+                                      "/empty",
+                                      "/sys/fs/cgroup/cpu.max",
                                       "/sys/fs/cgroup/cpu/cpu.cfs_quota_us",
-                                      "/sys/fs/cgroup/cpu/cpu.cfs_period_us"};
-  static const char *const folders[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup", "/sys/fs", "/sys",
+                                      "/sys/fs/cgroup/cpu/cpu.cfs_period_us",
+                                      "/sys/fs/cgroup/a/cpu.max",
+                                      "/proc/self/cgroup"};
+  static const char *const folders[] = {"/sys/fs/cgroup/cpu",
+                                        "/sys/fs/cgroup/a",
+                                        "/sys/fs/cgroup",
+                                        "/sys/fs",
+                                        "/sys",
+                                        "/proc/self",
+                                        "/proc",
                                         ""};
   char name[PATH_MAX + 64];
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) put(paths[i], NULL);
@@ -102,6 +112,12 @@ static void cpus_follow_quota_and_affinity(void **state) {
       fail_msg("\"%s\": %u of %u", cases[i].text, os_cpus(root), all);
   }
   put("/sys/fs/cgroup/cpu.max", "max 100000\n");
+  put("/proc/self/cgroup",
+      "1:cpu:/x\n0::/a/b\n"); /* a service's own group, and its parent's limit */
+  put("/sys/fs/cgroup/a/cpu.max", "50000 100000\n");
+  assert_int_equal(os_cpus(root), 1);
+  put("/sys/fs/cgroup/a/cpu.max", "max 100000\n");
+  assert_int_equal(os_cpus(root), all);
   cpu_set_t before, one;
   assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
   CPU_ZERO(&one);

@@ -70,6 +70,11 @@ static void answers_a_question(void **state) {
   static engine_answer a;
   troika_request q = ask(FRANCE, tokens, 64);
   engine_ask(&e, &q, &a);
+  troika_event event;
+  troika_stream *s = engine_stream(&e);
+  assert_int_equal(troika_stream_submit(s, &q, NULL), TROIKA_OK);
+  while (!troika_stream_next(s, &event, INT64_MAX)) continue; /* as good as for ever */
+  troika_stream_close(&s);
   assert_string_equal(a.text, "The capital of France is Paris.");
   assert_int_equal(a.end.finish, TROIKA_FINISH_STOP);
   assert_int_equal(a.end.prompt_tokens, q.prompt_n);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's queue: a stop takes effect at once and loses nothing, lists finish in order, what is
  * asked at the wrong time is answered and not suffered. Prints figures: how long a stop takes, over
- * random moments of a prefill of 128 rows (wanted: under 1 ms on a quiet machine; the bound is
- * generous because others may have the cores). ThreadSanitizer gets a small model.
+ * random moments of a prefill of 128 rows. Wanted is under 1 ms on a quiet machine. Where others
+ * have the cores, a worker in the middle of its panel waits for them, so what is judged strictly is
+ * the processor time that our threads use up after a stop, and of the time that passes only the
+ * median, generously. ThreadSanitizer gets a small model.
  *
  * ctest: serial */
 #include <stdlib.h>
@@ -17,11 +19,11 @@
 #include "runtime/support_rig.h"
 
 #if defined(__SANITIZE_THREAD__)
-enum { SMALL = 1, STOPS = 60, BOUND_MS = 2000 };
+enum { SMALL = 1, STOPS = 60, BOUND_MS = 2000, CPU_MS = 200 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { SMALL = 0, STOPS = 20, BOUND_MS = 2000 };
+enum { SMALL = 0, STOPS = 20, BOUND_MS = 2000, CPU_MS = 200 };
 #else
-enum { SMALL = 0, STOPS = 200, BOUND_MS = 50 };
+enum { SMALL = 0, STOPS = 200, BOUND_MS = 50, CPU_MS = 2 };
 #endif
 enum { ROWS = 128, SLOTS = 4 };
 
@@ -35,13 +37,23 @@ typedef struct desk {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   device_completion done[512];
+  int64_t cpu_ns[512]; /* processor time of all threads at that moment */
   uint32_t n;
 } desk;
+
+static int64_t cpu_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 static void on_done(void *context, const device_completion *completion) {
   desk *d = context;
   pthread_mutex_lock(&d->lock);
-  if (d->n < 512) d->done[d->n++] = *completion;
+  if (d->n < 512) {
+    d->cpu_ns[d->n] = cpu_now();
+    d->done[d->n++] = *completion;
+  }
   pthread_cond_broadcast(&d->changed);
   pthread_mutex_unlock(&d->lock);
 }
@@ -140,42 +152,59 @@ static int by_size(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Each launch is stopped once at a random moment and then goes on to its end. */
+/* Runs slot 0 twice: the first time is cold. */
+static double launch_ns(desk *d) {
+  device_event event;
+  device_completion c = {0};
+  uint32_t seen = d->n;
+  for (int i = 0; i < 2; i++) {
+    need_submit(d, 0, &event);
+    c = wait_for(d, ++seen);
+  }
+  figure("an unstopped launch ran to its end", "==", UINT32_MAX, c.panel);
+  return (double)(c.end_ns - c.start_ns);
+}
+
+/* Each launch is stopped once at a random moment; every tenth then goes on to its end, the others
+ * begin anew. */
 static void time_stops(desk *d) {
-  static double ms[STOPS];
+  static double ms[STOPS], cpu_ms[STOPS];
   uint32_t n = 0, seen = d->n, backwards = 0;
   uint64_t state = 42;
   device_event event;
-  need_submit(d, 0, &event);
-  device_completion whole = wait_for(d, ++seen);
-  double length = (double)(whole.end_ns - whole.start_ns);
+  double length = launch_ns(d);
   uint64_t wanted = hash_logits(d, 0);
-  figure("an unstopped launch ran to its end", "==", UINT32_MAX, whole.panel);
-  clear_logits(d, 0);
-  uint32_t late = 0;
+  uint32_t late = 0, differ = 0;
+  seen = d->n;
   while (n < STOPS && late < 20 * STOPS) {
     d->r->runs[0].panel = 0;
+    clear_logits(d, 0);
     need_submit(d, 0, &event);
     int64_t moment = clock_real_now(NULL) + (int64_t)((tiny_random(&state) + 1) / 2 * length);
     struct timespec short_while = {0, 50000};
     while (clock_real_now(NULL) < moment) nanosleep(&short_while, NULL);
-    int64_t asked = clock_real_now(NULL);
+    int64_t asked = clock_real_now(NULL), cpu_asked = cpu_now();
     stop(d, &event, TROIKA_OK);
     if (n % 2) stop(d, &event, TROIKA_OK); /* twice is as once */
     device_completion c = wait_for(d, ++seen);
     backwards += c.end_ns < c.start_ns;
+    int64_t cpu_done = d->cpu_ns[seen - 1];
     if (seen > 400) seen = d->n = 0; /* nothing is in flight: the notes may begin anew */
     if (c.panel == UINT32_MAX) { /* it was faster */
       late++;
       continue;
     }
+    cpu_ms[n] = (double)(cpu_done - cpu_asked) * 1e-6;
     ms[n++] = (double)(c.end_ns - asked) * 1e-6;
+    if (n % 10) continue;
     d->r->runs[0].panel = c.panel;
     need_submit(d, 0, &event);
     c = wait_for(d, ++seen);
     backwards += c.panel != UINT32_MAX;
+    differ += hash_logits(d, 0) != wanted;
   }
   qsort(ms, n, sizeof *ms, by_size);
+  qsort(cpu_ms, n, sizeof *cpu_ms, by_size);
   printf("a launch takes %.1f ms; %u stops, %u came too late\n", length * 1e-6, n, late);
   if (!n) abort();
   uint32_t fast = 0;
@@ -183,9 +212,11 @@ static void time_stops(desk *d) {
   printf("stops within 1 ms: %.1f %%, 95th percentile %.3f ms\n", 100.0 * fast / n, ms[n * 95 / 100]);
   figure("stops measured", ">=", STOPS, n);
   figure("from stop to completion, median, ms", "<=", BOUND_MS, ms[n / 2]);
-  figure("from stop to completion, longest, ms", "<=", BOUND_MS, ms[n - 1]);
+  figure("from stop to completion, longest, ms", "<=", 10000, ms[n - 1]);
+  figure("processor time of 2 threads after a stop, median, ms", "<=", CPU_MS, cpu_ms[n / 2]);
+  figure("processor time of 2 threads after a stop, longest, ms", "<=", BOUND_MS, cpu_ms[n - 1]);
   figure("completions that end before they start, or stop by themselves", "==", 0, backwards);
-  figure("logits after a stop and going on: equal", "==", 1, hash_logits(d, 0) == wanted);
+  figure("launches whose logits differ after a stop and going on", "==", 0, differ);
   d->r->runs[0].panel = 0;
 }
 
@@ -193,15 +224,14 @@ static void time_stops(desk *d) {
 static void panels_go_up(desk *d) {
   uint32_t seen = d->n, before = 0, falls = 0, stops = 0;
   device_event event;
-  need_submit(d, 0, &event);
-  wait_for(d, ++seen);
+  double length = launch_ns(d);
   uint64_t wanted = hash_logits(d, 0);
   clear_logits(d, 0);
-  for (uint32_t i = 0;; i++) {
+  seen = d->n;
+  for (uint32_t i = 0;; i++) { /* in some twenty pieces, now and then stopped at once */
+    int64_t moment = clock_real_now(NULL) + (i % 4 ? (int64_t)(length / 20) : 0);
     need_submit(d, 0, &event);
-    if (i % 4) {
-      struct timespec t = {0, (long)(i % 16) * 20000};
-      nanosleep(&t, NULL);
+    while (clock_real_now(NULL) < moment) {
     }
     if (i < 300) stop(d, &event, TROIKA_OK);
     device_completion c = wait_for(d, ++seen);
@@ -214,7 +244,7 @@ static void panels_go_up(desk *d) {
   d->r->runs[0].panel = 0;
   printf("stopped %u times on the way, last at panel %u\n", stops, before);
   figure("panel numbers that fell", "==", 0, falls);
-  figure("stops on the way", ">=", 1, stops);
+  figure("stops on the way", ">=", 3, stops);
   figure("logits after many stops: equal", "==", 1, hash_logits(d, 0) == wanted);
 }
 
@@ -332,9 +362,9 @@ int main(void) {
   tiny_write_file(&m, NULL, small_path);
   desk *d = desk_open(SMALL);
   time_stops(d);
+  panels_go_up(d);
   desk_close(d);
   d = desk_open(true);
-  panels_go_up(d);
   three_in_flight(d);
   statistics(d);
   ranges_of_rows(d);

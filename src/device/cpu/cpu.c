@@ -32,9 +32,9 @@ static void cpu_describe(const device *dev, troika_device_info *out) {
   snprintf(out->driver, sizeof out->driver, "cpu");
   snprintf(out->kernels, sizeof out->kernels, "%s", d->k.name);
   if (!q) return;
-  uint64_t completed = atomic_load(&q->completed);
+  uint64_t completed = atomic_load(&q->completed), submitted = atomic_load(&q->submitted);
   int64_t busy = atomic_load(&q->busy_ns), age = clock_real_now(NULL) - q->opened_ns;
-  out->queue_depth = (uint32_t)(atomic_load(&q->submitted) - completed);
+  out->queue_depth = submitted > completed ? (uint32_t)(submitted - completed) : 0;
   out->utilisation = age > 0 ? (double)busy / (double)age : 0;
   out->latency_ms_mean = completed ? (double)busy / (double)completed * 1e-6 : 0;
 }
@@ -42,10 +42,11 @@ static void cpu_describe(const device *dev, troika_device_info *out) {
 static bool cpu_can_run(const device *dev, const graph *g, const graph_node *node, uint32_t rows,
                         const char **reason) {
   (void)dev;
-  (void)g;
-  (void)node;
-  *reason = rows ? NULL : "no rows";
-  return rows > 0;
+  *reason = NULL;
+  if (!rows) *reason = "no rows";
+  if (node->kind == GRAPH_S && (g->head_dim % 32 || g->head_dim > 256 || cpu_group(g) > 16))
+    *reason = "attention wants heads of 32 to 256 values and at most 16 queries for each KV head";
+  return !*reason;
 }
 
 static troika_status cpu_prepare(device *dev, const device_tables *tables,
@@ -192,6 +193,9 @@ static void list_walk(void *context, uint32_t worker) {
                                         .end_ns = clock_real_now(NULL)};
         atomic_fetch_add(&q->busy_ns, completion.end_ns - completion.start_ns);
         atomic_store(&q->completed, l->sequence);
+        atomic_fetch_add(&q->completed_signal, 1);
+        if (atomic_load(&q->waiters))
+          os_futex_wake((const uint32_t *)&q->completed_signal, INT32_MAX);
         q->done(q->context, &completion);
       }
       pool_release(d->workers);
@@ -240,9 +244,22 @@ static troika_status cpu_queue_stop(device_queue *queue, const device_event *don
 static troika_status cpu_queue_wait(device_queue *queue, const device_event *done,
                                     int64_t timeout_ns) {
   cpu_queue *q = (cpu_queue *)queue;
-  if (atomic_load(&q->completed) >= done->sequence) return TROIKA_OK;
-  uint64_t job = atomic_load(&q->jobs[done->sequence % POOL_JOBS_MAX]);
-  return pool_wait(q->d->workers, job, timeout_ns) ? TROIKA_OK : TROIKA_TIMEOUT;
+  troika_status status = TROIKA_OK;
+  int64_t now = clock_real_now(NULL);
+  int64_t end = timeout_ns < 0 || timeout_ns >= INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+  atomic_fetch_add(&q->waiters, 1);
+  for (;;) {
+    uint32_t seen = atomic_load(&q->completed_signal);
+    if (atomic_load(&q->completed) >= done->sequence) break;
+    int64_t left = end == INT64_MAX ? -1 : end - clock_real_now(NULL);
+    if (end != INT64_MAX && left <= 0) {
+      status = TROIKA_TIMEOUT;
+      break;
+    }
+    os_futex_wait((const uint32_t *)&q->completed_signal, seen, left);
+  }
+  atomic_fetch_sub(&q->waiters, 1);
+  return status;
 }
 
 static void cpu_queue_close(device_queue *queue) {

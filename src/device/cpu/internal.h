@@ -17,10 +17,11 @@
 #include "kernel/kernel.h"
 
 enum {
-  CPU_CHUNK_ROWS = 64,    /* rows of one arithmetic that a matrix product takes together, at most */
-  CPU_ROW_ITEM = 4,       /* rows of a panel in stages that go row by row */
+  CPU_CHUNK_ROWS =
+      16,           /* rows of one arithmetic: what work is cut by; neighbours are joined again */
+  CPU_ROW_ITEM = 4, /* rows of a panel in stages that go row by row */
   CPU_PANELS_ITEM = 2,    /* weight panels of a panel in matrix products */
-  CPU_ITEM_OPS = 1 << 24, /* multiply-adds x 2 of one panel: 0.1-0.4 ms on one core */
+  CPU_ITEM_OPS = 1 << 25, /* multiply-adds x 2 of one panel: 0.15-0.35 ms on one AVX core */
   CPU_PAGES_SPLIT = KERNEL_SPLIT / KERNEL_PAGE
 };
 
@@ -138,6 +139,7 @@ struct cpu_queue {
   _Atomic uint64_t jobs[POOL_JOBS_MAX]; /* pool job of each list */
   _Atomic uint64_t submitted;           /* written by the runtime thread */
   _Atomic uint64_t completed;
+  _Atomic uint32_t completed_signal, waiters; /* of queue_wait; the first is a futex word */
   _Atomic int64_t busy_ns;
   int64_t opened_ns;
 };

@@ -40,10 +40,11 @@ static uint32_t weight_items(const cpu_device *d, uint16_t w) {
   return ceil_div(d->weights[w].n, KERNEL_PANEL * CPU_PANELS_ITEM);
 }
 
-/* Rows that one panel takes: as many as keep it under its bound of work. */
-static uint32_t group_rows(const cpu_device *d, uint16_t w) {
-  uint32_t rows = CPU_ITEM_OPS / (2 * KERNEL_PANEL * CPU_PANELS_ITEM) / d->weights[w].k;
-  return rows < CPU_CHUNK_ROWS ? CPU_CHUNK_ROWS : rows;
+/* Rows that one panel takes: as many chunks as keep it under its bound of work. */
+static uint32_t group_rows(const cpu_device *d, uint8_t stage, uint16_t w) {
+  uint32_t columns = KERNEL_PANEL * CPU_PANELS_ITEM * (stage == CPU_GATE ? 2 : 1);
+  uint32_t rows = CPU_ITEM_OPS / (2 * columns) / d->weights[w].k;
+  return rows < CPU_CHUNK_ROWS ? CPU_CHUNK_ROWS : rows / CPU_CHUNK_ROWS * CPU_CHUNK_ROWS;
 }
 
 static uint32_t matmul_panels(const cpu_device *d, const graph_node *node, uint8_t stage,
@@ -51,7 +52,7 @@ static uint32_t matmul_panels(const cpu_device *d, const graph_node *node, uint8
   uint16_t w[3];
   uint32_t n = stage_weights(node, stage, w), items = 0;
   for (uint32_t i = 0; i < n && !(stage == CPU_GATE && i); i++) items += weight_items(d, w[i]);
-  return items * ceil_div(rows, group_rows(d, w[0]));
+  return items * ceil_div(rows, group_rows(d, stage, w[0]));
 }
 
 static const float *plain_rows(const cpu_device *d, const cpu_slot *s, uint8_t stage,
@@ -119,7 +120,7 @@ static void run_matmul(cpu_device *d, const cpu_list *l, const graph_node *node,
   uint32_t n_chunks = head ? l->n_want_chunks : l->n_chunks, rows = head ? l->wants : l->rows;
   uint16_t w[3];
   uint32_t n = stage_weights(node, stage, w), which = 0;
-  uint32_t per_group = group_rows(d, w[0]), groups = ceil_div(rows, per_group);
+  uint32_t per_group = group_rows(d, stage, w[0]), groups = ceil_div(rows, per_group);
   uint32_t begin = item % groups * per_group, end = begin + per_group;
   item /= groups;
   while (stage != CPU_GATE && which + 1 < n && item >= weight_items(d, w[which]))
