@@ -23,8 +23,8 @@ troika_status build_gemma3(build *b) {
   if (b->status) return b->status;
   graph *g = b->g;
   g->glu = GRAPH_GELU;
-  /* The reference scales by query_pre_attn_scalar: the head size, but width / heads in the 27B model
-   * (62 layers). */
+  /* The reference scales by query_pre_attn_scalar: the head size, but width / heads in the 27B
+   * model (62 layers). */
   const float scalar = g->layers == 62 ? (float)g->width / (float)g->heads : (float)g->head_dim;
   const float scale_default = 1 / sqrtf(scalar);
   g->attn_scale = build_f32(b, "attention.scale", &scale_default, 1e-6f, 1);

@@ -46,7 +46,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 
 static void check_refusal(troika_status status, const troika_error *err) {
   CHECK(err->status == status && err->text[0]);
-  for (const char *p = err->text; *p; p++) CHECK(*p >= ' ' && *p <= '~');
+  size_t len = strlen(err->text);
+  CHECK(utf8_valid_prefix(err->text, len, NULL) == len);
+  for (size_t i = 0; i < len; i++)
+    CHECK((unsigned char)err->text[i] >= ' ' && err->text[i] != 0x7f);
 }
 
 static volatile uint64_t kept; /* so that no read is optimised away */
