@@ -19,18 +19,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 static void write_seeds(const char *folder) {
+  static const char *const names[] = {"llama", "gemma3", "llama-untied"};
   char path[1024];
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 3; i++) {
     tiny_model m = i & 1 ? tiny_gemma3() : tiny_llama();
     m.width = m.ff = 32;
     m.heads = 2;
     m.kv_heads = 1;
     m.vocab = m.tokens = 8;
-    m.layers = i & 1 ? 2 : 1;
+    m.layers = 1;
     m.type = i < 2 ? QUANT_Q4_0 : QUANT_Q5_0;
     m.untied = m.rope_factors = i == 2;
     m.no_key_length = false;
-    snprintf(path, sizeof path, "%s/%s%d.gguf", folder, i & 1 ? "gemma3-" : "llama-", i / 2);
+    snprintf(path, sizeof path, "%s/%s.gguf", folder, names[i]);
     tiny_write_file(&m, NULL, path);
   }
 }
@@ -49,7 +50,7 @@ static void check_refusal(troika_status status, const troika_error *err) {
   size_t len = strlen(err->text);
   CHECK(utf8_valid_prefix(err->text, len, NULL) == len);
   for (size_t i = 0; i < len; i++)
-    CHECK((unsigned char)err->text[i] >= ' ' && err->text[i] != 0x7f);
+    CHECK(err->text[i] == '\n' || ((unsigned char)err->text[i] >= ' ' && err->text[i] != 0x7f));
 }
 
 static volatile uint64_t kept; /* so that no read is optimised away */

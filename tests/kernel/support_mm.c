@@ -66,7 +66,10 @@ void check_mask(check_run *run, double seconds) {
                {"scalar", true, 0},
                {"avx2", true, 1u << KERNEL_BIT_AVX2},
                {"avx2,avx512", true, 1u << KERNEL_BIT_AVX2 | 1u << KERNEL_BIT_AVX512},
-               {"avx512vnni,scalar", true, 1u << KERNEL_BIT_AVX512VNNI},
+               {"avxvnni", true, 1u << KERNEL_BIT_AVX2 | 1u << KERNEL_BIT_AVXVNNI},
+               {"avx512vnni,scalar", true, /* with the levels that it stands on */
+                1u << KERNEL_BIT_AVX2 | 1u << KERNEL_BIT_AVX512 | 1u << KERNEL_BIT_AVX512VNNI},
+               {"avx512bf16", true, KERNEL_MASK_ALL & ~(1u << KERNEL_BIT_AVXVNNI)},
                {"", false, 0},
                {"avx2,", false, 0},
                {",avx2", false, 0},

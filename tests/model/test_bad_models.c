@@ -101,9 +101,9 @@ static void head_sizes(void **state) {
 
 static void missing_keys(void **state) {
   (void)state;
-  static const char *const keys[] = {
-      "block_count",         "embedding_length", "attention.head_count",
-      "feed_forward_length", "context_length",   "attention.layer_norm_rms_epsilon"};
+  static const char *const keys[] = {"block_count",          "embedding_length",
+                                     "attention.head_count", "feed_forward_length",
+                                     "context_length",       "attention.layer_norm_rms_epsilon"};
   char words[64];
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     snprintf(words, sizeof words, "has no llama.%s", keys[i]);
@@ -196,9 +196,9 @@ static void wrong_tensor_types(void **state) {
                 TROIKA_UNSUPPORTED, "blk.1.ffn_up.weight|Q2_K");
   refused_model(&m, (tiny_change){.tensor = "token_embd.weight", .retype = true, .type = 13},
                 TROIKA_UNSUPPORTED, "token_embd.weight|Q5_K");
-  refused_model(&m,
-                (tiny_change){.tensor = "blk.0.attn_norm.weight", .retype = true, .type = QUANT_Q8_0},
-                TROIKA_UNSUPPORTED, "blk.0.attn_norm.weight|quantised");
+  refused_model(
+      &m, (tiny_change){.tensor = "blk.0.attn_norm.weight", .retype = true, .type = QUANT_Q8_0},
+      TROIKA_UNSUPPORTED, "blk.0.attn_norm.weight|quantised");
   refused_model(&m, (tiny_change){.tensor = "output_norm.weight", .retype = true, .type = 24},
                 TROIKA_UNSUPPORTED, "output_norm.weight"); /* I8 */
 }
@@ -222,11 +222,16 @@ static void tensors_that_nobody_reads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(unknown_architectures), cmocka_unit_test(counts_out_of_range),
-      cmocka_unit_test(head_sizes),            cmocka_unit_test(missing_keys),
-      cmocka_unit_test(keys_of_another_type),  cmocka_unit_test(rope_scaling),
-      cmocka_unit_test(missing_tensors),       cmocka_unit_test(wrong_shapes),
-      cmocka_unit_test(wrong_tensor_types),    cmocka_unit_test(tensors_that_nobody_reads),
+      cmocka_unit_test(unknown_architectures),
+      cmocka_unit_test(counts_out_of_range),
+      cmocka_unit_test(head_sizes),
+      cmocka_unit_test(missing_keys),
+      cmocka_unit_test(keys_of_another_type),
+      cmocka_unit_test(rope_scaling),
+      cmocka_unit_test(missing_tensors),
+      cmocka_unit_test(wrong_shapes),
+      cmocka_unit_test(wrong_tensor_types),
+      cmocka_unit_test(tensors_that_nobody_reads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,7 +210,8 @@ static void gemma3_of_every_type(void **state) {
 
 static void heads_of_any_shape(void **state) {
   (void)state;
-  static const uint32_t shapes[][3] = {{1, 1, 32}, {8, 8, 32}, {16, 1, 64}, {6, 3, 96}, {4, 1, 256}};
+  static const uint32_t shapes[][3] = {
+      {1, 1, 32}, {8, 8, 32}, {16, 1, 64}, {6, 3, 96}, {4, 1, 256}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
     for (int gemma3 = 0; gemma3 < 2; gemma3++) {
       tiny_model m = gemma3 ? tiny_gemma3() : tiny_llama();
@@ -245,7 +246,8 @@ static void rope_defaults_and_factors(void **state) {
   assert_int_equal(o.g->n_ropes, 1);
   assert_float_equal(o.g->ropes[0].base, 10000, 0);
   assert_non_null(o.g->ropes[0].factors);
-  const float *in_file = (const float *)(const void *)gguf_tensor_find(o.file, "rope_freqs.weight")->data;
+  const float *in_file =
+      (const float *)(const void *)gguf_tensor_find(o.file, "rope_freqs.weight")->data;
   for (uint32_t i = 0; i < m.head_dim / 2; i++)
     assert_float_equal(o.g->ropes[0].factors[i], in_file[i], 0);
   close_tiny(&o);
@@ -266,7 +268,8 @@ static gguf *open_real(const char *name, graph **g) {
   if (models)
     snprintf(path, sizeof path, "%s/%s", models, name);
   else if (cache || xdg)
-    snprintf(path, sizeof path, "%s%s/models/%s", cache ? cache : xdg, cache ? "" : "/troika", name);
+    snprintf(path, sizeof path, "%s%s/models/%s", cache ? cache : xdg, cache ? "" : "/troika",
+             name);
   else
     snprintf(path, sizeof path, "%s/.cache/troika/models/%s", home ? home : "", name);
   gguf *file = NULL;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The runtime through its public interface: answers, company, cancelling, limits, memory. */
+/* The runtime through its public interface: answers, company, cancelling, limits, memory. For
+ * ThreadSanitizer: test_company.c.
+ *
+ * ctest: slow */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

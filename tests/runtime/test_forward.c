@@ -85,7 +85,8 @@ static void rotate(const reference *r, double *x, uint32_t heads, double base) {
       for (uint32_t i = 0; i < hd / 2; i++) {
         double angle = pos * pow(base, -2.0 * i / hd) / (factors ? factors[i] : 1);
         double *head = x + ((size_t)pos * heads + h) * hd;
-        double *a = head + (m->gemma3 ? i : 2 * i), *b = head + (m->gemma3 ? i + hd / 2 : 2 * i + 1);
+        double *a = head + (m->gemma3 ? i : 2 * i),
+               *b = head + (m->gemma3 ? i + hd / 2 : 2 * i + 1);
         double re = *a * cos(angle) - *b * sin(angle), im = *a * sin(angle) + *b * cos(angle);
         *a = re;
         *b = im;
@@ -285,16 +286,15 @@ static void every_shape(void) {
     const char *label;
     bool gemma3, untied, factors;
     uint32_t heads, kv_heads, head_dim, width, ff, vocab, window, pattern, layers;
-  } shapes[] = {
-      {"llama 6/3 heads of 32", 0, 1, 0, 6, 3, 32, 96, 160, 77, 0, 0, 2},
-      {"llama 3/1 heads of 64, rope factors", 0, 0, 1, 3, 1, 64, 192, 96, 17, 0, 0, 3},
-      {"llama 2/2 heads of 256", 0, 1, 0, 2, 2, 256, 64, 64, 33, 0, 0, 2},
-      {"llama 16/1 heads of 32", 0, 0, 0, 16, 1, 32, 128, 64, 100, 0, 0, 1},
-      {"llama 8/4 heads of 128", 0, 0, 0, 8, 4, 128, 160, 224, 300, 0, 0, 2},
-      {"gemma3 4/1 heads of 256, window 33", 1, 0, 0, 4, 1, 256, 160, 320, 263, 33, 2, 4},
-      {"gemma3 4/2 heads of 96, window 1", 1, 1, 0, 4, 2, 96, 64, 96, 31, 1, 3, 3},
-      {"gemma3 2/1 heads of 64, window 64", 1, 0, 0, 2, 1, 64, 96, 128, 16, 64, 6, 3},
-      {"gemma3 all layers see all", 1, 0, 0, 2, 2, 32, 64, 64, 15, 8, 1, 2}};
+  } shapes[] = {{"llama 6/3 heads of 32", 0, 1, 0, 6, 3, 32, 96, 160, 77, 0, 0, 2},
+                {"llama 3/1 heads of 64, rope factors", 0, 0, 1, 3, 1, 64, 192, 96, 17, 0, 0, 3},
+                {"llama 2/2 heads of 256", 0, 1, 0, 2, 2, 256, 64, 64, 33, 0, 0, 2},
+                {"llama 16/1 heads of 32", 0, 0, 0, 16, 1, 32, 128, 64, 100, 0, 0, 1},
+                {"llama 8/4 heads of 128", 0, 0, 0, 8, 4, 128, 160, 224, 300, 0, 0, 2},
+                {"gemma3 4/1 heads of 256, window 33", 1, 0, 0, 4, 1, 256, 160, 320, 263, 33, 2, 4},
+                {"gemma3 4/2 heads of 96, window 1", 1, 1, 0, 4, 2, 96, 64, 96, 31, 1, 3, 3},
+                {"gemma3 2/1 heads of 64, window 64", 1, 0, 0, 2, 1, 64, 96, 128, 16, 64, 6, 3},
+                {"gemma3 all layers see all", 1, 0, 0, 2, 2, 32, 64, 64, 15, 8, 1, 2}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     tiny_model m = shapes[i].gemma3 ? tiny_gemma3() : tiny_llama();
     m.heads = shapes[i].heads;

@@ -2,7 +2,8 @@
 /* Greedy answers of the float kernel set against transformers': equal up to the first step at which
  * the reference's two best logits are nearer than 1e-3, where another order of additions may choose
  * the other. Files: tests/golden/oracle/NAME.greedy, laid out as tools/oracle/golden_file.py says.
- */
+ *
+ * ctest: slow */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

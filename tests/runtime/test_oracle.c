@@ -2,7 +2,9 @@
 /* Our logits against transformers' (float32, same dequantised weights), read from
  * tests/golden/oracle: top-1 agreement, KL divergence, largest difference; for prompt rows and
  * generated rows of the shipped kernels, and for the float set. Layout of the files:
- * tools/oracle/golden_file.py. */
+ * tools/oracle/golden_file.py.
+ *
+ * ctest: slow */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

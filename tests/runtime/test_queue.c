@@ -110,10 +110,8 @@ static void desk_close(desk *d) {
 
 static troika_status submit(desk *d, uint32_t slot, uint32_t row0, uint32_t rows,
                             const device_event *wait, device_event *event) {
-  device_command c = {.run = slot,
-                      .node_end = (uint16_t)d->r->g->n_nodes,
-                      .row0 = row0,
-                      .rows = rows};
+  device_command c = {
+      .run = slot, .node_end = (uint16_t)d->r->g->n_nodes, .row0 = row0, .rows = rows};
   return d->r->cpu->driver->queue_submit(d->r->queue, &c, 1, wait, wait != NULL, event);
 }
 
@@ -190,7 +188,7 @@ static void time_stops(desk *d) {
     backwards += c.end_ns < c.start_ns;
     int64_t cpu_done = d->cpu_ns[seen - 1];
     if (seen > 400) seen = d->n = 0; /* nothing is in flight: the notes may begin anew */
-    if (c.panel == UINT32_MAX) { /* it was faster */
+    if (c.panel == UINT32_MAX) {     /* it was faster */
       late++;
       continue;
     }
@@ -209,7 +207,8 @@ static void time_stops(desk *d) {
   if (!n) abort();
   uint32_t fast = 0;
   while (fast < n && ms[fast] < 1) fast++;
-  printf("stops within 1 ms: %.1f %%, 95th percentile %.3f ms\n", 100.0 * fast / n, ms[n * 95 / 100]);
+  printf("stops within 1 ms: %.1f %%, 95th percentile %.3f ms\n", 100.0 * fast / n,
+         ms[n * 95 / 100]);
   figure("stops measured", ">=", STOPS, n);
   figure("from stop to completion, median, ms", "<=", BOUND_MS, ms[n / 2]);
   figure("from stop to completion, longest, ms", "<=", 10000, ms[n - 1]);
@@ -281,8 +280,7 @@ static void three_in_flight(desk *d) {
     if (submit(d, i, 0, ROWS, i ? &events[i - 1] : &gate_event, &events[i])) abort();
   driver->describe(d->r->cpu, &info);
   figure("queue depth with three in flight", "==", DEVICE_LISTS_MAX, info.queue_depth);
-  figure("a fourth list is refused as busy", "==", TROIKA_BUSY,
-         submit(d, 3, 0, ROWS, NULL, &more));
+  figure("a fourth list is refused as busy", "==", TROIKA_BUSY, submit(d, 3, 0, ROWS, NULL, &more));
   int64_t began = clock_real_now(NULL);
   figure("waiting ends by its timeout", "==", TROIKA_TIMEOUT,
          driver->queue_wait(d->r->queue, &events[2], 5 * 1000 * 1000));
@@ -294,8 +292,7 @@ static void three_in_flight(desk *d) {
   figure("nothing was completed behind the gate", "==", first, d->n);
   g.open = 1;
   os_futex_wake((const uint32_t *)&g.open, INT32_MAX);
-  figure("waiting for the last", "==", TROIKA_OK,
-         driver->queue_wait(d->r->queue, &events[2], -1));
+  figure("waiting for the last", "==", TROIKA_OK, driver->queue_wait(d->r->queue, &events[2], -1));
   uint32_t wrong = 0;
   for (uint32_t i = 0; i < DEVICE_LISTS_MAX; i++) {
     device_completion c = wait_for(d, first + i + 1);

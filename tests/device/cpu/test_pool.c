@@ -37,15 +37,16 @@ static pool *open_pool(uint32_t threads) {
 
 typedef struct order {
   pool *p;
-  uint32_t number;              /* of this job, from 1 */
+  uint32_t number; /* of this job, from 1 */
   _Atomic uint32_t ran[THREADS_MOST];
-  _Atomic uint32_t *last;       /* [threads]: the job that each worker ran before */
+  _Atomic uint32_t *last; /* [threads]: the job that each worker ran before */
   _Atomic uint32_t *mistakes;
 } order;
 
 static void note_order(void *context, uint32_t worker) {
   order *o = context;
-  if (atomic_exchange(&o->last[worker], o->number) + 1 != o->number) atomic_fetch_add(o->mistakes, 1);
+  if (atomic_exchange(&o->last[worker], o->number) + 1 != o->number)
+    atomic_fetch_add(o->mistakes, 1);
   if (pool_finished(o->p) + 1 != o->number) atomic_fetch_add(o->mistakes, 1); /* one at a time */
   atomic_fetch_add(&o->ran[worker], 1);
 }

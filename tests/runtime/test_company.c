@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many clients at once on a tiny model: threads that submit, cancel, leave in the middle and read
+ * slowly, while another asks for statistics. Small enough to run under ThreadSanitizer, which is
+ * what it is for; an answer that was not cut short is also compared with what the same request gets
+ * alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "model/tiny_model.h"
+#include "troika/stream.h"
+
+enum { CLIENTS = 6, REQUESTS = 30, KINDS = 8, NEW_MOST = 24, PROMPT_MOST = 120 };
+
+static char folder[] = "/tmp/troika-company-XXXXXX";
+static char path[64];
+
+typedef struct answer {
+  int32_t tokens[NEW_MOST];
+  uint32_t n;
+  troika_finish finish;
+} answer;
+
+typedef struct office {
+  troika_model *model;
+  troika_runtime *runtime;
+  int32_t prompts[KINDS][PROMPT_MOST];
+  answer alone[KINDS];
+  _Atomic uint32_t wrong, whole, cancelled, left, busy;
+  _Atomic bool closing;
+} office;
+
+static troika_request request_of(const office *o, uint32_t kind) {
+  troika_request q;
+  troika_request_init(&q);
+  q.prompt = o->prompts[kind];
+  q.prompt_n = 1 + kind * (PROMPT_MOST - 1) / (KINDS - 1);
+  q.max_tokens = NEW_MOST - kind;
+  q.temperature = kind % 2 ? 0.8f : 0;
+  q.seed = kind;
+  q.seeded = true;
+  q.ignore_eos = true;
+  return q;
+}
+
+static void sleep_us(long us) {
+  struct timespec t = {0, us * 1000};
+  nanosleep(&t, NULL);
+}
+
+/* Reads at most `most` events; true if the end was among them. */
+static bool read_answer(troika_stream *s, answer *a, uint32_t most, long pause_us) {
+  troika_event event;
+  memset(a, 0, sizeof *a);
+  for (uint32_t i = 0; i < most; i++) {
+    if (troika_stream_next(s, &event, -1)) return false;
+    if (event.kind == TROIKA_EVENT_END) {
+      a->finish = event.finish;
+      return true;
+    }
+    if (a->n < NEW_MOST) a->tokens[a->n++] = event.token;
+    if (pause_us) sleep_us(pause_us);
+  }
+  return false;
+}
+
+static void *cancel_later(void *stream) {
+  sleep_us(700);
+  troika_stream_cancel(stream);
+  return NULL;
+}
+
+static void one_request(office *o, uint64_t *random) {
+  uint32_t kind = (uint32_t)((tiny_random(random) + 1) / 2 * KINDS) % KINDS;
+  uint32_t way = (uint32_t)((tiny_random(random) + 1) / 2 * 5) % 5;
+  troika_stream *s = NULL;
+  troika_request q = request_of(o, kind);
+  answer a;
+  pthread_t helper;
+  if (troika_stream_open(o->runtime, NULL, &s, NULL)) abort();
+  troika_status status = troika_stream_submit(s, &q, NULL);
+  if (status) {
+    o->wrong += status != TROIKA_BUSY;
+    o->busy++;
+    troika_stream_close(&s);
+    return;
+  }
+  bool cancels = way == 1 && !pthread_create(&helper, NULL, cancel_later, s);
+  if (way == 2) troika_stream_cancel(s);
+  bool ended =
+      way == 3 ? read_answer(s, &a, kind, 0) : read_answer(s, &a, 1000, way == 4 ? 200 : 0);
+  if (cancels) pthread_join(helper, NULL);
+  troika_stream_close(&s); /* way 3: in the middle of its answer */
+  const answer *alone = &o->alone[kind];
+  if (ended && a.finish == TROIKA_FINISH_LENGTH) {
+    o->wrong += a.n != alone->n;
+    o->whole++;
+  } else if (ended && a.finish == TROIKA_FINISH_CANCELLED) {
+    o->wrong += way != 1 && way != 2;
+    o->cancelled++;
+  } else {
+    o->wrong += ended || way != 3;
+    o->left++;
+  }
+  o->wrong += a.n > alone->n || memcmp(a.tokens, alone->tokens, a.n * sizeof *a.tokens) != 0;
+}
+
+typedef struct client {
+  office *o;
+  uint64_t random;
+} client;
+
+static void *client_main(void *argument) {
+  client *c = argument;
+  for (uint32_t i = 0; i < REQUESTS; i++) one_request(c->o, &c->random);
+  return NULL;
+}
+
+static void *watch(void *argument) {
+  office *o = argument;
+  while (!o->closing) {
+    troika_runtime_stats stats;
+    troika_device_info info;
+    troika_runtime_describe(o->runtime, &stats);
+    o->wrong += troika_runtime_devices(o->runtime, &info, 1) != 1;
+    o->wrong += stats.running > stats.parallel || stats.kv_bytes_used > stats.kv_bytes;
+    o->wrong += !(info.utilisation >= 0 && info.utilisation <= 1) || info.queue_depth > 3;
+    sleep_us(300);
+  }
+  return NULL;
+}
+
+static void crowd(tiny_model m, troika_runtime_options options) {
+  office *o = calloc(1, sizeof *o);
+  client clients[CLIENTS];
+  pthread_t threads[CLIENTS], watcher;
+  troika_error err = {0};
+  uint64_t random = 5;
+  assert_non_null(o);
+  m.tokens = m.vocab;
+  tiny_write_file(&m, NULL, path);
+  if (troika_model_open(path, NULL, &o->model, &err)) fail_msg("%s", err.text);
+  if (troika_runtime_open(o->model, &options, &o->runtime, &err)) fail_msg("%s", err.text);
+  unlink(path);
+  for (uint32_t k = 0; k < KINDS; k++) /* half of each prompt is shared */
+    for (uint32_t i = 0; i < PROMPT_MOST; i++)
+      o->prompts[k][i] = (int32_t)(i < PROMPT_MOST / 2 ? i % 50 : (i * 31 + k) % 47);
+  for (uint32_t k = 0; k < KINDS; k++) {
+    troika_stream *s = NULL;
+    troika_request q = request_of(o, k);
+    q.no_prefix_cache = true;
+    assert_int_equal(troika_stream_open(o->runtime, NULL, &s, NULL), TROIKA_OK);
+    assert_int_equal(troika_stream_submit(s, &q, NULL), TROIKA_OK);
+    assert_true(read_answer(s, &o->alone[k], 1000, 0));
+    assert_int_equal(o->alone[k].n, q.max_tokens);
+    troika_stream_close(&s);
+  }
+  assert_int_equal(pthread_create(&watcher, NULL, watch, o), 0);
+  for (uint32_t i = 0; i < CLIENTS; i++) {
+    clients[i] = (client){o, i + random};
+    assert_int_equal(pthread_create(&threads[i], NULL, client_main, &clients[i]), 0);
+  }
+  for (uint32_t i = 0; i < CLIENTS; i++) pthread_join(threads[i], NULL);
+  o->closing = true;
+  pthread_join(watcher, NULL);
+  print_message("%u whole, %u cancelled, %u left in the middle, %u found it busy\n", o->whole,
+                o->cancelled, o->left, o->busy);
+  assert_int_equal(o->wrong, 0);
+  assert_int_equal(o->whole + o->cancelled + o->left + o->busy, CLIENTS * REQUESTS);
+  assert_true(o->whole > 0 && o->cancelled > 0 && o->left > 0);
+  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
+  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
+  free(o);
+}
+
+static void llama_crowd(void **state) {
+  (void)state;
+  troika_runtime_options o = {.size = sizeof o, .threads = 2, .parallel = 4, .span_rows = 16};
+  crowd(tiny_llama(), o);
+}
+
+static void gemma3_crowd_in_little_memory(void **state) {
+  (void)state;
+  tiny_model m = tiny_gemma3(); /* a page of both groups: 3 layers x 8 KiB */
+  troika_runtime_options o = {
+      .size = sizeof o, .threads = 3, .parallel = 5, .span_rows = 32, .kv_bytes = 12 * 3 * 8192};
+  crowd(m, o);
+}
+
+static void crowd_before_a_short_queue(void **state) {
+  (void)state;
+  troika_runtime_options o = {.size = sizeof o, .threads = 1, .parallel = 1, .queue_max = 1};
+  crowd(tiny_llama(), o);
+}
+
+static void crowd_with_stops(void **state) {
+  (void)state;
+  troika_runtime_options o = {
+      .size = sizeof o, .threads = 2, .parallel = 4, .test_stop_panels = 40};
+  crowd(tiny_gemma3(), o);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(llama_crowd),
+      cmocka_unit_test(gemma3_crowd_in_little_memory),
+      cmocka_unit_test(crowd_before_a_short_queue),
+      cmocka_unit_test(crowd_with_stops),
+  };
+  if (!mkdtemp(folder)) return 1;
+  snprintf(path, sizeof path, "%s/tiny.gguf", folder);
+  alarm(300); /* a lost wake-up is a hang */
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  rmdir(folder);
+  return failed;
+}
