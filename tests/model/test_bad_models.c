@@ -96,7 +96,7 @@ static void head_sizes(void **state) {
           "key 32|rotated 16");
   tiny_model m = tiny_llama(); /* 64 / 4 = 16: too small for us */
   m.no_key_length = true;
-  refused_model(&m, (tiny_change){0}, TROIKA_UNSUPPORTED, "key 16");
+  refused_model(&m, (tiny_change){0}, TROIKA_FORMAT, "llama.attention.key_length|16|32");
 }
 
 static void missing_keys(void **state) {

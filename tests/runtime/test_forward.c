@@ -9,10 +9,11 @@
  *   float    1e-3. Keys and values are rounded to f16 in both; where the two roundings fall on
  *            different sides an element moves by 2^-10, and few do. fp32 itself is 1e-6.
  *   GEN      2e-3. Activations have 16 bits per 32 values with one scale: an error of 2^-16 of the
- *            largest, 1e-4 of a dot. Through some ten products a row stays below 1e-3; f16 as above.
- *   PROMPT   4e-2. Each operand of a dot is off by at most 2^-9 (bf16), 1.1e-3 rms, a dot by 1.6e-3.
- *            L layers put 4 products in a row each, and attention's two: 1.6e-3 x sqrt(6 L + 1) is
- *            7e-3 for 3 layers; softmax and small norms amplify by a few.
+ *            largest, 1e-4 of a dot. Through some ten products a row stays below 1e-3; f16 as
+ *            above.
+ *   PROMPT   4e-2. Each operand of a dot is off by at most 2^-9 (bf16), 1.1e-3 rms, a dot by
+ *            1.6e-3. L layers put 4 products in a row each, and attention's two: 1.6e-3 x
+ *            sqrt(6 L + 1) is 7e-3 for 3 layers; softmax and small norms amplify by a few.
  * A wrong window, rotary base, scale or order of heads gives 0.1 to 1. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model file through troika_model_open and troika_runtime_open: a tiny one runs, and what does not
- * fit together is refused with a sentence. */
+/* A model file through troika_model_open and troika_runtime_open: a tiny one runs, and what does
+ * not fit together is refused with a sentence. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
