@@ -89,6 +89,7 @@ typedef enum graph_glu { GRAPH_SILU, GRAPH_GELU } graph_glu;
 typedef struct graph {
   uint32_t layers, width, heads, kv_heads, head_dim, ff, vocab, context;
   float norm_eps, embed_scale, attn_scale;
+  bool mapped; /* weights lie in a mapped file: pages may be dropped once they are packed */
   uint8_t glu;
   graph_node *nodes; /* 3 * layers + 2 */
   uint32_t n_nodes;

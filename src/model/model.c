@@ -41,6 +41,7 @@ troika_status model_graph_create(const gguf *file, graph **out, troika_error *er
     build b = {.file = file, .arch = architectures[i].name, .err = err};
     b.g = calloc(1, sizeof *b.g);
     if (!b.g) return error_set(err, TROIKA_NO_MEMORY, "no memory for the graph");
+    b.g->mapped = gguf_map(file) != NULL;
     status = architectures[i].build(&b);
     free(b.used);
     if (status)

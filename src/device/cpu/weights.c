@@ -42,7 +42,7 @@ static void pack_job(void *context, uint32_t worker) {
     uint64_t row = w->bytes / w->n, row0 = (uint64_t)panel0 * KERNEL_PANEL,
              rows = (uint64_t)panels * KERNEL_PANEL;
     if (row0 + rows > w->n) rows = w->n - row0;
-    os_map_drop(&(os_map){w->host, w->bytes}, row0 * row, rows * row);
+    if (p->d->g->mapped) os_map_drop(&(os_map){w->host, w->bytes}, row0 * row, rows * row);
     atomic_fetch_add(&p->done, rows * row);
   }
 }
