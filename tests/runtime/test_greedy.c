@@ -71,7 +71,11 @@ static void check_model(const char *label, const char *model, const char *golden
       .size = sizeof o, .parallel = 1, .context = 512, .activations = TROIKA_ACTIVATIONS_FLOAT};
   engine e = engine_open(model, &o);
   uint32_t good = 0;
-  for (uint32_t i = 0; i < h->prompt_count; i++) {
+  uint32_t prompts_n = h->prompt_count;
+#if defined(__SANITIZE_ADDRESS__) /* minutes; release asks them all */
+  if (prompts_n > 2) prompts_n = 2;
+#endif
+  for (uint32_t i = 0; i < prompts_n; i++) {
     const greedy_prompt *p = &prompts[i];
     const greedy_step *steps = all_steps + p->step_first;
     static engine_answer a;
@@ -95,7 +99,7 @@ static void check_model(const char *label, const char *model, const char *golden
   }
   char name[128];
   snprintf(name, sizeof name, "%s, float: greedy answers equal up to the first near tie", label);
-  figure(name, ">=", h->prompt_count, good);
+  figure(name, ">=", prompts_n, good);
   engine_close(&e);
   os_map_close(&map);
 }

@@ -31,6 +31,13 @@ typedef struct golden_chunk {
   uint32_t first, n;
 } golden_chunk;
 
+/* Under a sanitizer, which takes minutes: the second chunk of one model. Release does it all. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { FIRST_CHUNK = 1, LAST_CHUNK = 2 };
+#else
+enum { FIRST_CHUNK = 0, LAST_CHUNK = 1000 };
+#endif
+
 enum { SPAN = 128, BEST = 64 };
 
 typedef struct golden {
@@ -109,7 +116,7 @@ static void compare(figures *f, const golden *g, uint32_t at, const float *ours,
 
 static figures measure(rig *r, const golden *g, device_arith arith) {
   figures f = {0};
-  for (uint32_t c = 0; c < g->head->counts[0]; c++) {
+  for (uint32_t c = FIRST_CHUNK; c < g->head->counts[0] && c < LAST_CHUNK; c++) {
     const golden_chunk *chunk = &g->chunks[c];
     for (uint32_t pos = 0; pos < chunk->n; pos += SPAN) {
       uint32_t n = chunk->n - pos < SPAN ? chunk->n - pos : SPAN, at = chunk->first + pos;
@@ -137,6 +144,7 @@ static void judge(const char *model, const char *set, const char *rows, const fi
 
 static void check_model(const char *label, const char *file, const char *golden_name) {
   golden g = golden_open(golden_name);
+  char name[160];
   rig_options o = {.model = file,
                    .threads = os_cpus(""),
                    .slots = 1,
@@ -159,13 +167,19 @@ static void check_model(const char *label, const char *file, const char *golden_
    * window, rotary base or scale moves them more. */
   judge(label, "float", "PROMPT", &f, 8.5e-6, 0.06);
   rig_close(r);
+  o.activations = KERNEL_INT8; /* outside the promise of 0.002; its cost is printed all the same */
+  r = rig_open(o);
+  f = measure(r, &g, DEVICE_PROMPT);
+  snprintf(name, sizeof name, "%s, int8, PROMPT: mean KL64, nats", label);
+  figure(name, "<=", 0.01, f.kl / f.n);
+  rig_close(r);
   os_map_close(&g.map);
 }
 
 int main(void) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   check_model("SmolLM2-135M", "SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m.logits");
-#if !defined(__SANITIZE_ADDRESS__) /* minutes, and the same code as above */
+#if !defined(__SANITIZE_ADDRESS__)
   check_model("Gemma-3-270M", "gemma-3-270m-q4_k_m.gguf", "gemma-3-270m.logits");
 #endif
   return figures_end();
