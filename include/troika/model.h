@@ -46,6 +46,7 @@ typedef struct troika_model_info {
   uint32_t context_max; /* tokens the model was trained for */
   uint32_t vocab, layers, width;
   uint64_t kv_bytes_per_token; /* with F16 KV, all layers */
+  uint32_t token_bytes_max;    /* of the longest token's text: a longer text has more tokens */
   int32_t bos, eos;            /* -1: none */
   bool has_template;           /* false: troika_model_chat is NOT_FOUND */
   bool template_builtin;       /* ChatML of ours, since the file has none */

@@ -180,6 +180,7 @@ troika_status api_open(const api_options *options, api **out, troika_error *err)
   troika_model_describe(options->model, &m);
   troika_runtime_describe(options->runtime, &s);
   a->vocab = m.vocab;
+  a->token_bytes_max = m.token_bytes_max;
   a->context = s.context;
   a->started_s = time(NULL);
   json_object_seed(0); /* before threads use it */

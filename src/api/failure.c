@@ -53,9 +53,9 @@ void api_failure_of_status(api_failure *f, troika_status status, const char *tex
 }
 
 void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,
-                          uint32_t context) {
-  api_failure_set(f, param, "the prompt has %u tokens, the context holds %u", prompt_tokens,
-                  context);
+                          uint32_t context, bool at_least) {
+  api_failure_set(f, param, "the prompt has %s%u tokens, the context holds %u",
+                  at_least ? "at least " : "", prompt_tokens, context);
   f->code = "context_length_exceeded";
   f->prompt_tokens = prompt_tokens;
   f->context = context;

@@ -31,7 +31,7 @@ bool api_failure_set(api_failure *f, const char *param, const char *format, ...)
 /* What the engine said, as a status of HTTP. */
 void api_failure_of_status(api_failure *f, troika_status status, const char *text);
 void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,
-                          uint32_t context);
+                          uint32_t context, bool at_least);
 /* The error object, with the outer braces. */
 void api_failure_write(const api_failure *f, bytes_buffer *out);
 const char *api_failure_type_of(unsigned http_status);

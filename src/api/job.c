@@ -65,6 +65,16 @@ static bool make_prompt(api_job *job, int32_t **tokens, size_t *n, api_failure *
   int32_t *out = malloc(capacity * sizeof *out);
   troika_status status;
   *n = 0;
+  /* Megabytes that cannot fit are refused before they are tokenized, which would take seconds: no
+   * token is longer than the longest one, and JSON writes no byte in more than six. */
+  size_t bytes = job->endpoint == API_CHAT ? strlen(r->messages) / 6 : r->prompt.len;
+  size_t least = bytes / (a->token_bytes_max ? a->token_bytes_max : 1);
+  if (least > a->context) {
+    api_failure_too_long(failure, param, least < UINT32_MAX ? (uint32_t)least : UINT32_MAX,
+                         a->context, true);
+    free(out);
+    return false;
+  }
   if (!out) {
     api_failure_of_status(failure, TROIKA_NO_MEMORY, "no memory for the prompt");
     return false;
@@ -77,7 +87,7 @@ static bool make_prompt(api_job *job, int32_t **tokens, size_t *n, api_failure *
     status = troika_model_tokenize(a->options.model, r->prompt.ptr, r->prompt.len, true,
                                    r->parse_special, out, capacity, n, &err);
   if (*n > a->context && (!status || status == TROIKA_LIMIT))
-    api_failure_too_long(failure, param, (uint32_t)*n, a->context), status = TROIKA_LIMIT;
+    api_failure_too_long(failure, param, (uint32_t)*n, a->context, false), status = TROIKA_LIMIT;
   else if (status) {
     api_failure_of_status(failure, status, err.text);
     if (failure->status == 400) snprintf(failure->param, sizeof failure->param, "%s", param);
@@ -99,7 +109,7 @@ static bool submit(api_job *job, api_failure *failure) {
   int32_t *made = NULL;
   size_t n = r->tokens_n;
   if (r->has_tokens && n > a->context) {
-    api_failure_too_long(failure, "prompt", (uint32_t)n, a->context);
+    api_failure_too_long(failure, "prompt", (uint32_t)n, a->context, false);
     return false;
   }
   if (!r->has_tokens && !make_prompt(job, &made, &n, failure)) return false;

@@ -22,7 +22,7 @@
 struct api {
   api_options options;
   char *model_name;
-  uint32_t vocab, context;
+  uint32_t vocab, context, token_bytes_max;
   int64_t started_s;
   uint64_t id_salt;
   atomic_ullong requests;

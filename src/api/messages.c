@@ -6,11 +6,12 @@
 #include "api/json.h"
 #include "api/request.h"
 
-static bool known_role(const char *role) {
+static bool known_role(const char *role, size_t len) {
   static const char *const roles[] = {"system",    "developer", "user",
                                       "assistant", "tool",      "function"};
   for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-    if (!strcmp(role, roles[i])) return true;
+    if (strlen(roles[i]) == len && !memcmp(role, roles[i], len))
+      return true; /* len: no NUL hides a tail */
   return false;
 }
 
@@ -112,7 +113,7 @@ bool api_messages_normalise(json_t *messages, api_failure *failure) {
     const json_t *role_value = api_json_field(message, "role");
     if (!json_is_string(role_value)) return api_json_wrong(name, "a string", role_value, failure);
     const char *role = json_string_value(role_value);
-    if (!known_role(role))
+    if (!known_role(role, json_string_length(role_value)))
       return api_failure_set(
           failure, name,
           "%s is \"%.40s\": known are system, developer, user, assistant, tool, function", name,

@@ -37,7 +37,7 @@ const option options_table[] = {
          config),
     TEXT("model", 'm', ENGINE | T, "MODEL", "smollm2",
          "GGUF file, or a name in the cache folder: smollm2, gemma3.", model),
-    NUMBER("threads", NULL, 't', OPTION_INTEGER, ENGINE, "0", 0, 1024,
+    NUMBER("threads", NULL, 't', OPTION_INTEGER, ENGINE, "0", 0, 256,
            "Worker threads; 0 is the processors this process may use.", threads),
     CHOICE("activations", ENGINE, "default", "default|float|int8",
            "Arithmetic of activations: default, exact and slow, or fast and rougher.", activations),

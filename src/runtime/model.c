@@ -113,6 +113,7 @@ void troika_model_describe(const troika_model *m, troika_model_info *out) {
       .layers = g->layers,
       .width = g->width,
       .kv_bytes_per_token = (uint64_t)g->layers * g->kv_heads * g->head_dim * 2 * sizeof(uint16_t),
+      .token_bytes_max = (uint32_t)tokenizer_piece_max(m->t),
       .bos = tokenizer_bos(m->t),
       .eos = tokenizer_eos(m->t),
       .has_template = m->chat != NULL,

@@ -242,7 +242,7 @@ static void test_writing(void **state) {
   assert_string_equal(b.data, "-9999");
   bytes_clear(&b);
   api_failure f;
-  api_failure_too_long(&f, "messages", 9000, 8192);
+  api_failure_too_long(&f, "messages", 9000, 8192, false);
   api_failure_write(&f, &b);
   assert_string_equal(
       b.data,
