@@ -151,7 +151,7 @@ static const gguf_tensor *find(build *b, int layer, const char *name, uint32_t n
   if (t->dims[0] != k || t->dims[1] != rows || t->dims[2] != 1 || t->dims[3] != 1) {
     fail(b, TROIKA_FORMAT, "tensor %s is %llu x %llu x %llu, wanted %llu x %u", full,
          (unsigned long long)t->dims[1], (unsigned long long)t->dims[0],
-         (unsigned long long)(t->dims[2] * t->dims[3]), (unsigned long long)rows, k);
+         (unsigned long long)t->dims[2] * t->dims[3], (unsigned long long)rows, k);
     return NULL;
   }
   b->used[t - gguf_tensor_at(b->file, 0)] = true;

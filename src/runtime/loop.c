@@ -239,6 +239,7 @@ static void apply(troika_runtime *rt, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const sched_action *a = &rt->actions[i];
     request *r = a->request == SCHED_NO_REQUEST ? NULL : request_by_id(rt, a->request);
+    CHECK(r || a->kind == SCHED_LAUNCH || a->kind == SCHED_STOP);
     switch (a->kind) {
       case SCHED_ADMIT:
         admit(rt, r);
