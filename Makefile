@@ -16,7 +16,7 @@ export MODEL
 .PHONY: help run build test test-long oracle bits examples footprint bench fresh-machine lint tidy format clean distclean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## install what is missing, build, serve the default model on 127.0.0.1:8080 (MODEL=, PORT=, ARGS=)
 	@tools/setup.sh run

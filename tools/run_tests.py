@@ -221,7 +221,7 @@ def step_fuzz(options):
     fuzzers = (ROOT / "build/fuzz/tests/fuzzers.txt").read_text().split()
     if not fuzzers:
         result.fail("fuzz: no fuzzers")
-    seconds = options.fuzz_seconds or (600 if options.long else 60)
+    seconds = options.fuzz_seconds or (300 if options.long else 60)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for name, code, runs, log in pool.map(lambda name: fuzz_one(name, seconds), fuzzers):
             options.report.add(f"fuzz {name}, inputs in {seconds} s", ">= 100", runs)
@@ -275,7 +275,7 @@ def add_rows(options, name, tally, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--long", action="store_true", help="with the tests marked long, 600 s a fuzzer, and clang-tidy")
+    parser.add_argument("--long", action="store_true", help="with the tests marked long, 300 s a fuzzer, and clang-tidy")
     parser.add_argument("--fuzz-seconds", type=int, default=0)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"only these: {' '.join(STEPS)}")
     options = parser.parse_args()

@@ -22,6 +22,7 @@ typedef struct http_connection { /* guarded by server.lock */
   struct http_connection *next, **at;
   int fd;
   int64_t deadline_ns; /* for a whole request; INT64_MAX while one is being answered */
+  bool hung_up;        /* the last sweep saw its client gone */
 } http_connection;
 
 typedef enum http_answer_kind { ANSWER_NONE, ANSWER_BODY, ANSWER_STREAM } http_answer_kind;

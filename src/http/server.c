@@ -18,7 +18,10 @@
 
 /* A body in chunks that grew too large is read on this far, so that the client gets its 413 instead
  * of a reset. */
-enum { DISCARD_MAX = 16 * 1024 * 1024 };
+enum {
+  DISCARD_MAX = 16 * 1024 * 1024,
+  QUIESCE_GRACE_S = 2 /* for requests that are on their way when the server stops */
+};
 
 void http_options_init(http_options *options) {
   *options = (http_options){.host = "127.0.0.1",
@@ -291,6 +294,11 @@ void http_server_quiesce(http_server *s) {
   s->quiesced = true;
   pthread_mutex_unlock(&s->lock);
   if (!first) return;
+  pthread_mutex_lock(&s->lock); /* a request still on its way could only be refused */
+  int64_t soon = clock_real_now(NULL) + QUIESCE_GRACE_S * INT64_C(1000000000);
+  for (http_connection *c = s->connections; c; c = c->next)
+    if (c->deadline_ns != INT64_MAX && c->deadline_ns > soon) c->deadline_ns = soon;
+  pthread_mutex_unlock(&s->lock);
   int fd = MHD_quiesce_daemon(s->daemon);
   if (fd >= 0) close(fd);
   s->listen_fd = -1;

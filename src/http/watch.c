@@ -8,6 +8,7 @@
  * pointer: the exchange may have ended between the event and our reading it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -95,13 +96,27 @@ void watch_all_gone(http_server *s) {
   pthread_mutex_unlock(&s->lock);
 }
 
-/* Ends connections whose request is not whole in time. The descriptor is valid: an entry leaves the
- * list, under this lock, before its socket is closed. */
+/* The client will send no more. The library looks at a socket once per edge, so an end that came in
+ * together with the bytes before it would be seen only at the deadline. */
+static bool hung_up(int fd) {
+  struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+  return poll(&p, 1, 0) == 1 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
+}
+
+/* Ends connections whose request is not whole in time, or whose client has been gone for a whole
+ * sweep. The descriptor is valid: an entry leaves the list, under this lock, before its socket is
+ * closed. */
 static void sweep(http_server *s) {
   int64_t now = clock_real_now(NULL);
   pthread_mutex_lock(&s->lock);
   for (http_connection *c = s->connections; c; c = c->next) {
-    if (c->deadline_ns > now) continue;
+    if (c->deadline_ns == INT64_MAX) { /* being answered: watched on its own */
+      c->hung_up = false;
+      continue;
+    }
+    bool was = c->hung_up;
+    c->hung_up = hung_up(c->fd);
+    if (c->deadline_ns > now && !(was && c->hung_up)) continue;
     shutdown(c->fd, SHUT_RDWR);
     c->deadline_ns = INT64_MAX;
   }

@@ -301,6 +301,37 @@ static void test_gone_is_seen(void **state) {
   expect_seen_to_go("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n", SHUT_WR);
 }
 
+/* The end comes in the same edge as the bytes before it, which the library reports once. */
+static void test_gone_in_mid_request_frees_its_place(void **state) {
+  (void)state;
+  static const char *const parts[] = {
+      "GET /now HTTP/1.1\r\nHo",
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"};
+  for (int i = 0; i < 60; i++) {
+    int fd = client_open(&server);
+    client_send(fd, parts[i % 2]);
+    close(fd);
+  }
+  for (int i = 0; i < 500 && http_server_connections(server.http); i++) usleep(10000);
+  assert_int_equal(http_server_connections(server.http), 0);
+  int fd = client_open(&server); /* whole, but half-closed: answered, and let go */
+  client_send(fd, "GET /now HTTP/1.1\r\nHost: x\r\n\r\n");
+  shutdown(fd, SHUT_WR);
+  assert_true(client_closed(fd, 5000));
+  close(fd);
+}
+
+static void test_stop_with_half_a_request(void **state) {
+  (void)state;
+  int fd = client_open(&server);
+  client_send(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\nx");
+  usleep(100000);
+  http_server_quiesce(server.http);
+  for (int i = 0; i < 500 && http_server_exchanges(server.http); i++) usleep(10000);
+  assert_int_equal(http_server_exchanges(server.http), 0);
+  close(fd);
+}
+
 static void test_broken_stream_is_cut(void **state) {
   (void)state;
   int fd = client_open(&server);
@@ -376,6 +407,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_stream, start, stop),
       cmocka_unit_test_setup_teardown(test_slow_reader, start, stop),
       cmocka_unit_test_setup_teardown(test_gone_is_seen, start, stop),
+      cmocka_unit_test_setup_teardown(test_gone_in_mid_request_frees_its_place, start, stop),
+      cmocka_unit_test_setup_teardown(test_stop_with_half_a_request, start, stop),
       cmocka_unit_test_setup_teardown(test_broken_stream_is_cut, start, stop),
       cmocka_unit_test(test_stop_with_live_connections),
       cmocka_unit_test_setup_teardown(test_port_in_use, start, stop),
