@@ -300,8 +300,10 @@ void http_server_quiesce(http_server *s) {
     if (c->deadline_ns != INT64_MAX && c->deadline_ns > soon) c->deadline_ns = soon;
   pthread_mutex_unlock(&s->lock);
   int fd = MHD_quiesce_daemon(s->daemon);
-  if (fd >= 0) close(fd);
-  s->listen_fd = -1;
+  /* Its thread may still be about to take the socket out of its epoll: refuse now, close when the
+   * thread has ended. */
+  if (fd >= 0) shutdown(fd, SHUT_RDWR);
+  s->listen_fd = fd;
 }
 
 uint32_t http_server_connections(http_server *s) {
@@ -332,9 +334,8 @@ void http_server_close(http_server **server) {
     while (s->live) pthread_cond_wait(&s->idle, &s->lock);
     pthread_mutex_unlock(&s->lock);
     MHD_stop_daemon(s->daemon);
-  } else if (s->listen_fd >= 0) {
-    close(s->listen_fd);
   }
+  if (s->listen_fd >= 0) close(s->listen_fd);
   watch_close(s);
   pthread_cond_destroy(&s->idle);
   pthread_mutex_destroy(&s->lock);
