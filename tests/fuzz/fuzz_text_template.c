@@ -1,4 +1,4 @@
-/* fuzz_template.c - templates and messages from outside.
+/* fuzz_text_template.c - templates and messages from outside.
  * Input: template source, a NUL, messages as JSON, a NUL, text for a message's content. What must
  * hold: no crash, an error has a reason, output is UTF-8 and tokenizes to itself; and whatever the
  * content is, fixed templates give as many control tokens as they hold. SPDX-License-Identifier:

@@ -1,4 +1,4 @@
-/* fuzz_tokenizer.c - any bytes through every kind of tokenizer and through the emitter.
+/* fuzz_text_tokenizer.c - any bytes through every kind of tokenizer and through the emitter.
  * Input: one byte of choices, then text. What must hold: bytes that are no UTF-8 are refused; plain
  * text gives no control token; decoding gives the text back (SentencePiece: with U+2581 read as a
  * space); the emitter's text does not depend on the cuts. SPDX-License-Identifier: Apache-2.0 */
