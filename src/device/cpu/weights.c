@@ -82,6 +82,7 @@ troika_status cpu_weights_pack(cpu_device *d, void (*progress)(void *, uint64_t,
   troika_status status = d->weights ? lay_out(d, &file_bytes, &slices, err)
                                     : error_set(err, TROIKA_NO_MEMORY, "no memory for weights");
   if (status) return status;
+  CHECK(slices > 0); /* a graph has an embedding */
   p.slice_weight = calloc(slices * 2, sizeof *p.slice_weight);
   if (!p.slice_weight) return error_set(err, TROIKA_NO_MEMORY, "no memory for weights");
   p.slice_panel = p.slice_weight + slices;
