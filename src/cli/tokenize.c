@@ -144,8 +144,7 @@ static int decode(const cli_settings *s, const cli_engine *e, const bytes_buffer
     cli_fail("%s", err.text);
   } else if (read_ids(text->data, tokenizer_vocab_size(t), &ids)) {
     tokenizer_decode(t, ids.data, ids.n, s->special, &out);
-    bool dummy = tokenizer_strips_prefix(t) && out.len && *out.data == ' ';
-    if (out.len) fwrite(out.data + dummy, 1, out.len - dummy, stdout);
+    if (out.len) fwrite(out.data, 1, out.len, stdout);
     if (isatty(STDOUT_FILENO)) putchar('\n');
     code = CLI_OK;
   }

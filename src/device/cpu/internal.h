@@ -20,9 +20,8 @@ enum {
   CPU_CHUNK_ROWS =
       16,           /* rows of one arithmetic: what work is cut by; neighbours are joined again */
   CPU_ROW_ITEM = 4, /* rows of a panel in stages that go row by row */
-  CPU_PANELS_ITEM = 2,    /* weight panels of a panel in matrix products */
-  CPU_ITEM_OPS = 1 << 25, /* multiply-adds x 2 of one panel: 0.15-0.35 ms on one AVX core */
-  CPU_PAGES_SPLIT = KERNEL_SPLIT / KERNEL_PAGE
+  CPU_PANELS_ITEM = 2,   /* weight panels of a panel in matrix products */
+  CPU_ITEM_OPS = 1 << 25 /* multiply-adds x 2 of one panel: 0.15-0.35 ms on one AVX core */
 };
 
 /* One run's activations. Written by one launch at a time; survives a stop. Rows are 64-byte
