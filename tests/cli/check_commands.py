@@ -10,6 +10,9 @@ import sys
 import tempfile
 import time
 
+import gguf
+import numpy
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
 from support_server import BINARY, ENVIRONMENT, run_checks  # noqa: E402
 
@@ -89,6 +92,44 @@ def check_tokenize():
     assert "expected token numbers" in troika("tokenize", "-d", "abc", code=1)[1]
 
 
+def write_llama2_vocabulary(path):
+    """The Llama 2 vocabulary around one layer of zeros: a model that can be opened."""
+    file = gguf.GGUFReader(fetch.CACHE / "test-data" / "llama2-vocab.gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, field in file.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        if field.types[0] == gguf.GGUFValueType.ARRAY:
+            writer.add_array(key, field.contents())
+        else:
+            writer.add_key_value(key, field.contents(), field.types[0])
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    tokens = len(file.fields["tokenizer.ggml.tokens"].contents())
+    writer.add_tensor("token_embd.weight", numpy.zeros((tokens, 32), numpy.float32))
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", numpy.zeros(32, numpy.float32))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        writer.add_tensor(f"blk.0.{name}.weight", numpy.zeros((32, 32), numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check_dummy_space():
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "llama2.gguf")
+        write_llama2_vocabulary(model)
+        for text in ("Hello world", " Hello world", "  two"):
+            ids, _ = troika("tokenize", "-m", model, "--ids", "--no-bos", text)
+            assert troika("tokenize", "-m", model, "--decode-ids", ids.replace("\n", " "))[0] == text, (text, ids)
+
+
 def check_inspect():
     path = fetch.path_of("smollm2")
     shown = troika("inspect", str(path))[0]
@@ -156,4 +197,4 @@ def check_bench():
 
 if __name__ == "__main__":
     run_checks([(check,) for check in (check_help, check_usage_errors, check_settings_file_and_environment, check_tokenize,
-                                       check_inspect, check_run, check_interrupt, check_bench)])
+                                       check_dummy_space, check_inspect, check_run, check_interrupt, check_bench)])
