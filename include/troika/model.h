@@ -65,15 +65,24 @@ TROIKA_API troika_status troika_model_tokenize(const troika_model *model, const 
 TROIKA_API const char *troika_model_piece(const troika_model *model, int32_t token, bool special,
                                           size_t *len);
 
+/* What follows the messages. */
+typedef enum troika_chat_end {
+  TROIKA_CHAT_GENERATE, /* the template's generation prompt: the model answers */
+  TROIKA_CHAT_CONTINUE, /* nothing, and the last message, of role assistant, stays open: the prompt
+                           ends with its text as the template writes it, and the model goes on */
+  TROIKA_CHAT_CLOSED    /* nothing */
+} troika_chat_end;
+
 /* Chat messages to prompt tokens by the model's template. messages: JSON array of {"role",
  * "content", ...}; tools: JSON array, or len 0. Control tokens come from the template alone,
  * whatever a message says. Renders on a thread of its own; milliseconds. Errors: INVALID (the
- * template refused: its own words), FORMAT (not that JSON), LIMIT (as above), NOT_FOUND (no
+ * template refused: its own words; or CONTINUE where the last message has another role or no text,
+ * or the template drops or changes it), FORMAT (not that JSON), LIMIT (as above), NOT_FOUND (no
  * template). */
 TROIKA_API troika_status troika_model_chat(const troika_model *model, const char *messages,
                                            size_t messages_len, const char *tools, size_t tools_len,
-                                           bool add_generation_prompt, int32_t *tokens,
-                                           size_t capacity, size_t *n, troika_error *err);
+                                           troika_chat_end end, int32_t *tokens, size_t capacity,
+                                           size_t *n, troika_error *err);
 /* The template's source, NUL-terminated, borrowed; "" if there is none. */
 TROIKA_API const char *troika_model_template(const troika_model *model);
 

@@ -35,7 +35,7 @@ typedef enum troika_activations {
 typedef struct troika_runtime_options {
   uint32_t size;      /* sizeof(troika_runtime_options) */
   uint32_t threads;   /* workers, at most 256 [processors it may use, by affinity and quota] */
-  uint32_t parallel;  /* requests that run at once [8], at most 64 */
+  uint32_t parallel;  /* requests that run at once [32], at most 64 */
   uint32_t queue_max; /* requests that may wait for a place [256] */
   uint32_t context;  /* most tokens of one request, prompt and answer [the model's, at most 8192] */
   uint64_t kv_bytes; /* KV pool [parallel x context, at most half of the free memory] */
@@ -63,10 +63,10 @@ TROIKA_API troika_status troika_runtime_close(troika_runtime **runtime);
 
 /* A snapshot; any thread, never waits for the engine. */
 typedef struct troika_runtime_stats {
-  uint32_t threads, parallel, context, span_rows;
+  uint32_t threads, parallel, queue_max, context, span_rows;
   uint32_t running, queued;             /* requests now */
   uint64_t requests, cancelled, failed; /* since start: ended in all, of these cancelled, failed */
-  uint64_t prompt_tokens, generated_tokens;
+  uint64_t prompt_tokens, cached_tokens, generated_tokens; /* computed, found in the cache, made */
   uint64_t launches, stops; /* handed to devices; stopped before their end */
   uint64_t kv_bytes, kv_bytes_used, slot_bytes, weight_bytes, memory_peak;
   double load_s;    /* time troika_runtime_open took */

@@ -9,23 +9,32 @@
 enum { TEXT_MAX = 64 * 1024 * 1024, LOGPROBS_MAX = 256 * 1024 * 1024, CHUNK_MAX = 1024 * 1024 };
 
 void api_answer_init(api_answer *a) {
+  bytes_init(&a->head, CHUNK_MAX);
   bytes_init(&a->chunk, CHUNK_MAX);
-  bytes_init(&a->text, TEXT_MAX);
-  bytes_init(&a->logprobs_json, LOGPROBS_MAX);
-  bytes_init(&a->tokens, TEXT_MAX);
-  bytes_init(&a->token_logprobs, TEXT_MAX);
-  bytes_init(&a->tops, LOGPROBS_MAX);
-  bytes_init(&a->offsets, TEXT_MAX);
 }
 
 void api_answer_free(api_answer *a) {
+  bytes_free(&a->head);
   bytes_free(&a->chunk);
-  bytes_free(&a->text);
-  bytes_free(&a->logprobs_json);
-  bytes_free(&a->tokens);
-  bytes_free(&a->token_logprobs);
-  bytes_free(&a->tops);
-  bytes_free(&a->offsets);
+}
+
+void api_choice_init(api_choice *c, uint32_t index, uint32_t prompt) {
+  *c = (api_choice){.index = index, .prompt = prompt};
+  bytes_init(&c->text, TEXT_MAX);
+  bytes_init(&c->logprobs_json, LOGPROBS_MAX);
+  bytes_init(&c->tokens, TEXT_MAX);
+  bytes_init(&c->token_logprobs, TEXT_MAX);
+  bytes_init(&c->tops, LOGPROBS_MAX);
+  bytes_init(&c->offsets, TEXT_MAX);
+}
+
+void api_choice_free(api_choice *c) {
+  bytes_free(&c->text);
+  bytes_free(&c->logprobs_json);
+  bytes_free(&c->tokens);
+  bytes_free(&c->token_logprobs);
+  bytes_free(&c->tops);
+  bytes_free(&c->offsets);
 }
 
 static const char *finish_name(troika_finish finish) {
@@ -37,35 +46,47 @@ static const char *object_name(const api_answer *a) {
   return a->stream ? "chat.completion.chunk" : "chat.completion";
 }
 
-static void put_head(const api_answer *a, bytes_buffer *out) {
-  bytes_append_format(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
-                      object_name(a), (long long)a->created_s);
-  api_json_put_string(out, a->model_name, strlen(a->model_name));
+void api_answer_begin(api_answer *a, const char *model_name, int64_t created_s) {
+  bytes_append_format(&a->head,
+                      "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
+                      object_name(a), (long long)created_s);
+  api_json_put_string(&a->head, model_name, strlen(model_name));
 }
 
-static void put_usage(const troika_event *e, bytes_buffer *out) {
+static void put_head(const api_answer *a, bytes_buffer *out) {
+  bytes_append(out, a->head.data, a->head.len);
+}
+
+static void put_usage(const api_usage *u, bytes_buffer *out) {
   bytes_append_format(out,
-                      "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
-                      "\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
-                      e->prompt_tokens, e->completion_tokens,
-                      e->prompt_tokens + e->completion_tokens, e->cached_tokens);
+                      "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
+                      "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+                      (unsigned long long)u->prompt_tokens,
+                      (unsigned long long)u->completion_tokens,
+                      (unsigned long long)(u->prompt_tokens + u->completion_tokens),
+                      (unsigned long long)u->cached_tokens);
 }
 
 static double rate(double n, int64_t ns) {
   return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0;
 }
 
-/* Milliseconds; the first token is counted with the prefill that makes it. */
-static void put_timings(const api_answer *a, const troika_event *e, bytes_buffer *out) {
-  const troika_timings *t = &e->timings;
+/* Milliseconds; the first token is counted with the prefill that makes it. `made`: tokens of the
+ * decode time, without the first one. */
+static void put_timings(int64_t preprocess_ns, const troika_timings *t, double computed,
+                        double made, bytes_buffer *out) {
   bytes_append_format(
       out,
       "{\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
       "\"preempted_ms\":%.3f,\"prefill_per_second\":%.2f,\"decode_per_second\":%.2f}",
-      (double)a->preprocess_ns / 1e6, (double)t->queue_ns / 1e6, (double)t->prefill_ns / 1e6,
-      (double)t->decode_ns / 1e6, (double)t->preempted_ns / 1e6,
-      rate((double)e->prompt_tokens - e->cached_tokens, t->prefill_ns),
-      rate((double)e->completion_tokens - 1, t->decode_ns));
+      (double)preprocess_ns / 1e6, (double)t->queue_ns / 1e6, (double)t->prefill_ns / 1e6,
+      (double)t->decode_ns / 1e6, (double)t->preempted_ns / 1e6, rate(computed, t->prefill_ns),
+      rate(made, t->decode_ns));
+}
+
+static void put_timings_of(const api_answer *a, const troika_event *e, bytes_buffer *out) {
+  put_timings(a->preprocess_ns, &e->timings, (double)e->prompt_tokens - e->cached_tokens,
+              (double)e->completion_tokens - 1, out);
 }
 
 /* "token":"..","logprob":-0.1,"bytes":[..] */
@@ -114,34 +135,33 @@ static void put_tops(const api_answer *a, const troika_event *e, bytes_buffer *o
   bytes_append_string(out, "}");
 }
 
-static void gather_completion_logprob(api_answer *a, const troika_event *e) {
+static void gather_completion_logprob(const api_answer *a, api_choice *c, const troika_event *e) {
   size_t len = 0;
   const char *piece = troika_model_piece(a->model, e->token, true, &len);
-  bool more = a->tokens.len > 0;
-  if (more) {
-    bytes_append_string(&a->tokens, ",");
-    bytes_append_string(&a->token_logprobs, ",");
-    bytes_append_string(&a->tops, ",");
-    bytes_append_string(&a->offsets, ",");
+  if (c->tokens.len) {
+    bytes_append_string(&c->tokens, ",");
+    bytes_append_string(&c->token_logprobs, ",");
+    bytes_append_string(&c->tops, ",");
+    bytes_append_string(&c->offsets, ",");
   }
-  api_json_put_string(&a->tokens, piece, len);
-  api_json_put_number(&a->token_logprobs, (double)e->logprob);
-  put_tops(a, e, &a->tops);
-  bytes_append_format(&a->offsets, "%zu", a->text_offset);
-  a->text_offset += len;
+  api_json_put_string(&c->tokens, piece, len);
+  api_json_put_number(&c->token_logprobs, (double)e->logprob);
+  put_tops(a, e, &c->tops);
+  bytes_append_format(&c->offsets, "%zu", c->text_offset);
+  c->text_offset += len;
 }
 
 /* The value of a choice's "logprobs", from what was gathered; empties it. */
-static void put_logprobs(api_answer *a, bytes_buffer *out) {
+static void put_logprobs(const api_answer *a, api_choice *c, bytes_buffer *out) {
   if (!a->logprobs) {
     bytes_append_string(out, "null");
   } else if (a->endpoint == API_CHAT) {
     bytes_append_string(out, "{\"content\":[");
-    bytes_append(out, a->logprobs_json.data, a->logprobs_json.len);
+    bytes_append(out, c->logprobs_json.data, c->logprobs_json.len);
     bytes_append_string(out, "],\"refusal\":null}");
-    bytes_clear(&a->logprobs_json);
+    bytes_clear(&c->logprobs_json);
   } else {
-    bytes_buffer *parts[] = {&a->tokens, &a->token_logprobs, &a->tops, &a->offsets};
+    bytes_buffer *parts[] = {&c->tokens, &c->token_logprobs, &c->tops, &c->offsets};
     static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[",
                                         "],\"top_logprobs\":[", "],\"text_offset\":["};
     for (int i = 0; i < 4; i++) {
@@ -153,73 +173,89 @@ static void put_logprobs(api_answer *a, bytes_buffer *out) {
   }
 }
 
-static void gather_logprob(api_answer *a, const troika_event *e) {
+static void gather_logprob(const api_answer *a, api_choice *c, const troika_event *e) {
   if (!a->logprobs || e->kind != TROIKA_EVENT_TOKEN) return;
   if (a->endpoint == API_COMPLETIONS) {
-    gather_completion_logprob(a, e);
+    gather_completion_logprob(a, c, e);
     return;
   }
-  if (a->logprobs_json.len) bytes_append_string(&a->logprobs_json, ",");
-  put_chat_logprob(a, e, &a->logprobs_json);
+  if (c->logprobs_json.len) bytes_append_string(&c->logprobs_json, ",");
+  put_chat_logprob(a, e, &c->logprobs_json);
 }
 
-/* One chunk. role and text may be NULL (no such key), finish too (null). */
-static void put_chunk(api_answer *a, const char *role, const char *text, size_t len,
-                      const char *finish, const troika_event *end, bytes_buffer *out) {
-  bytes_buffer *c = &a->chunk;
-  bytes_clear(c);
-  put_head(a, c);
-  bytes_append_string(c, ",\"choices\":[{\"index\":0,");
+typedef struct chunk_parts { /* what is NULL is left out, or null */
+  const char *role, *text;
+  size_t len;
+  const char *finish;
+  const troika_event *end;
+} chunk_parts;
+
+static void put_chunk(api_answer *a, api_choice *c, chunk_parts p, bytes_buffer *out) {
+  bytes_buffer *o = &a->chunk;
+  bytes_clear(o);
+  put_head(a, o);
+  bytes_append_format(o, ",\"choices\":[{\"index\":%u,", c->index);
   if (a->endpoint == API_CHAT) {
-    bytes_append_string(c, "\"delta\":{");
-    if (role) bytes_append_format(c, "\"role\":\"%s\"%s", role, text ? "," : "");
-    if (text) {
-      bytes_append_string(c, "\"content\":");
-      api_json_put_string(c, text, len);
+    bytes_append_string(o, "\"delta\":{");
+    if (p.role) bytes_append_format(o, "\"role\":\"%s\"%s", p.role, p.text ? "," : "");
+    if (p.text) {
+      bytes_append_string(o, "\"content\":");
+      api_json_put_string(o, p.text, p.len);
     }
-    bytes_append_string(c, "}");
+    bytes_append_string(o, "}");
   } else {
-    bytes_append_string(c, "\"text\":");
-    api_json_put_string(c, text ? text : "", len);
+    bytes_append_string(o, "\"text\":");
+    api_json_put_string(o, p.text ? p.text : "", p.len);
   }
-  bytes_append_string(c, ",\"logprobs\":");
-  if (a->logprobs && (a->logprobs_json.len || a->tokens.len))
-    put_logprobs(a, c);
+  bytes_append_string(o, ",\"logprobs\":");
+  if (a->logprobs && (c->logprobs_json.len || c->tokens.len))
+    put_logprobs(a, c, o);
   else
-    bytes_append_string(c, "null");
-  bytes_append_format(c, finish ? ",\"finish_reason\":\"%s\"}]" : ",\"finish_reason\":null}]",
-                      finish);
-  if (a->include_usage) bytes_append_string(c, ",\"usage\":null");
-  if (end) {
-    bytes_append_string(c, ",\"timings\":");
-    put_timings(a, end, c);
+    bytes_append_string(o, "null");
+  if (p.finish)
+    bytes_append_format(o, ",\"finish_reason\":\"%s\"}]", p.finish);
+  else
+    bytes_append_string(o, ",\"finish_reason\":null}]");
+  if (a->include_usage) bytes_append_string(o, ",\"usage\":null");
+  if (p.end) {
+    bytes_append_string(o, ",\"timings\":");
+    put_timings_of(a, p.end, o);
   }
-  bytes_append_string(c, "}");
-  http_sse_data(out, c->data, c->len);
+  bytes_append_string(o, "}");
+  http_sse_data(out, o->data, o->len);
 }
 
-void api_answer_first(api_answer *a, bytes_buffer *out) {
-  if (a->endpoint == API_CHAT) put_chunk(a, "assistant", "", 0, NULL, NULL, out);
+void api_answer_first(api_answer *a, const api_choice *c, bytes_buffer *out) {
+  api_choice plain = {.index = c->index};
+  if (a->endpoint == API_CHAT)
+    put_chunk(a, &plain, (chunk_parts){.role = "assistant", .text = ""}, out);
 }
 
-void api_answer_token(api_answer *a, const troika_event *event, bytes_buffer *out) {
-  gather_logprob(a, event);
+void api_answer_text(api_answer *a, api_choice *c, const char *text, size_t len,
+                     bytes_buffer *out) {
+  put_chunk(a, c, (chunk_parts){.text = text, .len = len}, out);
+}
+
+void api_answer_token(api_answer *a, api_choice *c, const troika_event *event, bytes_buffer *out) {
+  gather_logprob(a, c, event);
   /* A token whose text is held back has nothing to say, except for its logprob. */
-  if (event->text_len || a->logprobs)
-    put_chunk(a, NULL, event->text, event->text_len, NULL, NULL, out);
+  if (event->text_len || a->logprobs) api_answer_text(a, c, event->text, event->text_len, out);
 }
 
-void api_answer_end(api_answer *a, const troika_event *event, bytes_buffer *out) {
-  if (event->text_len) put_chunk(a, NULL, event->text, event->text_len, NULL, NULL, out);
-  put_chunk(a, NULL, NULL, 0, finish_name(event->finish), event, out);
+void api_answer_finish(api_answer *a, api_choice *c, const troika_event *event, bytes_buffer *out) {
+  if (event->text_len) api_answer_text(a, c, event->text, event->text_len, out);
+  put_chunk(a, c, (chunk_parts){.finish = finish_name(event->finish), .end = event}, out);
+}
+
+void api_answer_done(api_answer *a, const api_usage *usage, bytes_buffer *out) {
   if (a->include_usage) {
-    bytes_buffer *c = &a->chunk;
-    bytes_clear(c);
-    put_head(a, c);
-    bytes_append_string(c, ",\"choices\":[],\"usage\":");
-    put_usage(event, c);
-    bytes_append_string(c, "}");
-    http_sse_data(out, c->data, c->len);
+    bytes_buffer *o = &a->chunk;
+    bytes_clear(o);
+    put_head(a, o);
+    bytes_append_string(o, ",\"choices\":[],\"usage\":");
+    put_usage(usage, o);
+    bytes_append_string(o, "}");
+    http_sse_data(out, o->data, o->len);
   }
   http_sse_data(out, "[DONE]", 6);
 }
@@ -230,29 +266,45 @@ void api_answer_failure(api_answer *a, const api_failure *failure, bytes_buffer 
   http_sse_data(out, a->chunk.data, a->chunk.len);
 }
 
-void api_answer_gather(api_answer *a, const troika_event *event) {
-  gather_logprob(a, event);
-  bytes_append(&a->text, event->text, event->text_len);
+void api_answer_gather(api_answer *a, api_choice *c, const troika_event *event) {
+  gather_logprob(a, c, event);
+  bytes_append(&c->text, event->text, event->text_len);
 }
 
-troika_status api_answer_whole(api_answer *a, const troika_event *end, bytes_buffer *out) {
-  put_head(a, out);
-  bytes_append_string(out, ",\"choices\":[{\"index\":0,");
+/* False if it grew too large on its way. */
+static bool put_choice(const api_answer *a, api_choice *c, bytes_buffer *out) {
+  const char *text = c->text.data ? c->text.data : "";
+  bool whole = !(c->text.failed || c->logprobs_json.failed || c->tokens.failed || c->tops.failed);
+  bytes_append_format(out, "{\"index\":%u,", c->index);
   if (a->endpoint == API_CHAT) {
     bytes_append_string(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-    api_json_put_string(out, a->text.data ? a->text.data : "", a->text.len);
+    api_json_put_string(out, text, c->text.len);
     bytes_append_string(out, ",\"refusal\":null}");
   } else {
     bytes_append_string(out, "\"text\":");
-    api_json_put_string(out, a->text.data ? a->text.data : "", a->text.len);
+    api_json_put_string(out, text, c->text.len);
   }
-  bool failed = a->text.failed || a->logprobs_json.failed || a->tokens.failed || a->tops.failed;
   bytes_append_string(out, ",\"logprobs\":");
-  put_logprobs(a, out);
-  bytes_append_format(out, ",\"finish_reason\":\"%s\"}],\"usage\":", finish_name(end->finish));
-  put_usage(end, out);
+  put_logprobs(a, c, out);
+  bytes_append_format(out, ",\"finish_reason\":\"%s\"}", finish_name(c->end.finish));
+  return whole;
+}
+
+troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
+                               const api_usage *usage, bytes_buffer *out) {
+  bool whole = true;
+  put_head(a, out);
+  bytes_append_string(out, ",\"choices\":[");
+  for (uint32_t i = 0; i < n; i++) {
+    if (i) bytes_append_string(out, ",");
+    whole = put_choice(a, &choices[i], out) && whole;
+  }
+  bytes_append_string(out, "],\"usage\":");
+  put_usage(usage, out);
   bytes_append_string(out, ",\"timings\":");
-  put_timings(a, end, out);
+  put_timings(usage->preprocess_ns, &usage->timings,
+              (double)usage->prompt_tokens - (double)usage->cached_tokens,
+              (double)usage->completion_tokens - n, out);
   bytes_append_string(out, "}");
-  return failed || out->failed ? TROIKA_LIMIT : TROIKA_OK;
+  return whole && !out->failed ? TROIKA_OK : TROIKA_LIMIT;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* answer.h - the JSON of answers: chunks of a stream, or one object at the end. Plain text writing,
- * no tree; one writer per job. */
+ * no tree; one writer per job, with what each choice has gathered. */
 #ifndef API_ANSWER_H
 #define API_ANSWER_H
 
@@ -9,30 +9,52 @@
 #include "troika/model.h"
 #include "troika/stream.h"
 
+/* One of the answers to a request. */
+typedef struct api_choice {
+  troika_stream *stream; /* owned by the job */
+  uint32_t index, prompt;
+  bool ended;
+  troika_event end; /* valid once ended; its texts are not */
+  bytes_buffer text, logprobs_json;
+  bytes_buffer tokens, token_logprobs, tops, offsets; /* completions: four parallel arrays */
+  size_t text_offset;
+} api_choice;
+
+/* What all choices together cost. */
+typedef struct api_usage {
+  uint64_t prompt_tokens, cached_tokens, completion_tokens;
+  int64_t preprocess_ns;
+  troika_timings timings; /* queue and prefill of the first choice, the longest decode */
+  int64_t first_token_ns; /* from the headers' arrival; 0: none came */
+} api_usage;
+
 typedef struct api_answer {
   /* Set once by the owner. */
   const troika_model *model;
   api_endpoint endpoint;
   bool stream, include_usage, logprobs;
-  const char *model_name;
   char id[48];
-  int64_t created_s, preprocess_ns;
-  /* The writer's: scratch for a chunk, and what a whole answer has gathered. */
-  bytes_buffer chunk, text, logprobs_json;
-  bytes_buffer tokens, token_logprobs, tops, offsets; /* completions: four parallel arrays */
-  size_t text_offset;
+  int64_t preprocess_ns;
+  bytes_buffer head;  /* `{"id":...,"model":...`, the same in every chunk: see api_answer_begin */
+  bytes_buffer chunk; /* scratch */
 } api_answer;
 
 void api_answer_init(api_answer *a);
+void api_answer_begin(api_answer *a, const char *model_name, int64_t created_s);
 void api_answer_free(api_answer *a);
+void api_choice_init(api_choice *c, uint32_t index, uint32_t prompt);
+void api_choice_free(api_choice *c); /* all but the stream */
+
 /* Streams: SSE frames are appended to `out`. */
-void api_answer_first(api_answer *a, bytes_buffer *out); /* the role */
-void api_answer_token(api_answer *a, const troika_event *event, bytes_buffer *out);
-void api_answer_end(api_answer *a, const troika_event *event,
-                    bytes_buffer *out); /* finish, usage, [DONE] */
+void api_answer_first(api_answer *a, const api_choice *c, bytes_buffer *out); /* the role */
+void api_answer_text(api_answer *a, api_choice *c, const char *text, size_t len, bytes_buffer *out);
+void api_answer_token(api_answer *a, api_choice *c, const troika_event *event, bytes_buffer *out);
+void api_answer_finish(api_answer *a, api_choice *c, const troika_event *event, bytes_buffer *out);
+void api_answer_done(api_answer *a, const api_usage *usage, bytes_buffer *out); /* usage, [DONE] */
 void api_answer_failure(api_answer *a, const api_failure *failure, bytes_buffer *out);
 /* Whole answers: the same events gathered, then written. TROIKA_LIMIT if it grew too large. */
-void api_answer_gather(api_answer *a, const troika_event *event);
-troika_status api_answer_whole(api_answer *a, const troika_event *end, bytes_buffer *out);
+void api_answer_gather(api_answer *a, api_choice *c, const troika_event *event);
+troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
+                               const api_usage *usage, bytes_buffer *out);
 
 #endif

@@ -11,15 +11,18 @@
 
 #include "api/job.h"
 #include "api/json.h"
+#include "api/page.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
 enum { WORKERS = 4, KEEPALIVE_S = 10 };
 
 typedef struct route {
-  const char *method, *path;                /* a path that ends in '/' is a prefix */
+  const char *method, *path;                /* a path that ends in "/NAME" is a prefix */
   void (*answer)(api *a, http_exchange *x); /* GET: at once, on the HTTP thread */
   api_endpoint endpoint;                    /* POST: a job */
+  bool open;                                /* needs no key */
 } route;
 
 static void answer_json(http_exchange *x, unsigned status, bytes_buffer *body) {
@@ -57,6 +60,30 @@ static void put_model(const api *a, bytes_buffer *out) {
                       m.context_max, a->context, m.has_template ? "true" : "false");
 }
 
+static void answer_metrics(api *a, http_exchange *x) {
+  bytes_buffer body;
+  bytes_init(&body, 1024 * 1024);
+  http_server *server = atomic_load(&a->server);
+  api_metrics_write(&a->metrics, a->options.runtime, server ? http_server_connections(server) : 0,
+                    &body);
+  http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+/* The page, and the description of this interface: constant files. */
+static void answer_file(api *a, http_exchange *x) {
+  (void)a;
+  const api_page *page = api_page_find(http_path(x));
+  bool unchanged = api_page_unchanged(page, http_header(x, "If-None-Match"));
+  bytes_buffer body;
+  bytes_init(&body, page->content.len + 1);
+  if (!unchanged) bytes_append(&body, page->content.ptr, page->content.len);
+  http_answer_header(x, "ETag", page->etag);
+  http_answer_header(x, "Cache-Control", API_PAGE_CACHE);
+  http_answer_header(x, "Content-Security-Policy", API_PAGE_POLICY_LOAD "; " API_PAGE_POLICY_FRAME);
+  http_answer_header(x, "X-Content-Type-Options", API_PAGE_SNIFF);
+  http_answer(x, unchanged ? 304 : 200, page->content_type, &body);
+}
+
 static void answer_models(api *a, http_exchange *x) {
   bytes_buffer body;
   bytes_init(&body, 16384);
@@ -85,86 +112,131 @@ static void answer_model(api *a, http_exchange *x) {
 }
 
 static const route routes[] = {
-    {"GET", "/health", answer_health, 0},
-    {"GET", "/v1/models", answer_models, 0},
-    {"GET", "/v1/models/", answer_model, 0},
-    {"POST", "/v1/chat/completions", NULL, API_CHAT},
-    {"POST", "/v1/completions", NULL, API_COMPLETIONS},
+    {"GET", "/health", answer_health, 0, true},
+    {"GET", "/metrics", answer_metrics, 0, false},
+    {"GET", "/v1/models", answer_models, 0, false},
+    {"GET", "/v1/models/NAME", answer_model, 0, false},
+    {"POST", "/v1/chat/completions", NULL, API_CHAT, false},
+    {"POST", "/v1/completions", NULL, API_COMPLETIONS, false},
+    {"POST", "/tokenize", NULL, API_TOKENIZE, false},
+    {"POST", "/detokenize", NULL, API_DETOKENIZE, false},
 };
+static const route file_route = {"GET", "/", answer_file, 0, true};
 
 static const route *find_route(const char *path) {
   for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-    size_t len = strlen(routes[i].path);
-    bool prefix = routes[i].path[len - 1] == '/';
-    if (prefix ? !strncmp(path, routes[i].path, len) && path[len] : !strcmp(path, routes[i].path))
+    const char *name = strstr(routes[i].path, "NAME");
+    size_t len = name ? (size_t)(name - routes[i].path) : strlen(routes[i].path);
+    if (name ? !strncmp(path, routes[i].path, len) && path[len] : !strcmp(path, routes[i].path))
       return &routes[i];
   }
-  return NULL;
+  return api_page_find(path) ? &file_route : NULL;
 }
 
-static void answer_unknown(http_exchange *x) {
-  api_failure f;
-  api_failure_set(
-      &f, NULL,
-      "there is nothing at %.80s; see /v1/chat/completions, /v1/completions, /v1/models, /health",
-      http_path(x));
-  f.status = 404;
-  f.type = api_failure_type_of(404);
-  api_answer_with_failure(x, &f);
+static void answer_unknown(http_exchange *x, api_failure *f) {
+  char text[512] = "";
+  size_t len = 0;
+  for (size_t i = 0; i < sizeof routes / sizeof *routes && len < sizeof text; i++)
+    len += (size_t)snprintf(text + len, sizeof text - len, "%s%s", i ? ", " : "", routes[i].path);
+  api_failure_set(f, NULL, "there is nothing at %.80s; there are %s", http_path(x), text);
+  f->status = 404;
+  f->type = api_failure_type_of(404);
 }
 
-static void answer_wrong_method(http_exchange *x, const route *r) {
-  api_failure f;
-  api_failure_set(&f, NULL, "%s takes %s, not %s", r->path, r->method, http_method(x));
-  f.status = 405;
-  http_answer_header(x, "Allow", r->answer ? "GET, HEAD" : "POST");
-  api_answer_with_failure(x, &f);
+static bool method_fits(const route *r, const char *method) {
+  return !strcmp(method, r->method) || (r->answer && !strcmp(method, "HEAD"));
 }
 
-static bool refuse_while_draining(api *a, http_exchange *x) {
-  api_failure f;
-  if (!atomic_load(&a->draining)) return false;
-  api_failure_of_status(&f, TROIKA_CANCELLED, "the server is stopping");
+/* What speaks against the request, before its body. False: `f` says it. */
+static bool may_ask(api *a, http_exchange *x, const route *r, api_failure *f) {
+  const char *method = http_method(x);
+  if (!api_access_origin(a->access, x, f)) return false;
+  if (!r) {
+    answer_unknown(x, f);
+    return false;
+  }
+  if (!strcmp(method, "OPTIONS")) return true; /* a browser asks first, and without the key */
+  if (!method_fits(r, method)) {
+    api_failure_set(f, NULL, "%s takes %s, not %s", r->path, r->method, method);
+    f->status = 405;
+    http_answer_header(x, "Allow", r->answer ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+    return false;
+  }
+  if (!r->open && !api_access_key(a->access, x, f)) return false;
+  if (r->answer || !atomic_load(&a->draining)) return true;
+  api_failure_of_status(f, TROIKA_CANCELLED, "the server is stopping");
   http_answer_header(x, "Connection", "close");
-  api_answer_with_failure(x, &f);
-  return true;
+  return false;
+}
+
+static void refuse(api *a, http_exchange *x, const api_failure *f) {
+  api_metrics_answered(&a->metrics, API_ENDPOINTS, f->status);
+  if (log_wants(LOG_INFO)) {
+    char members[1000], path[256];
+    bytes_buffer quoted;
+    bytes_init(&quoted, sizeof path);
+    snprintf(path, 128, "%s", http_path(x));
+    api_json_put_string(&quoted, path, strlen(path));
+    snprintf(members, sizeof members, "\"method\":\"%s\",\"path\":%s,\"status\":%u", http_method(x),
+             quoted.failed ? "\"\"" : quoted.data, f->status);
+    log_with(LOG_INFO, members, "%s %.120s %u", http_method(x), http_path(x), f->status);
+    bytes_free(&quoted);
+  }
+  api_answer_with_failure(x, f);
 }
 
 static void on_begin(void *context, http_exchange *x) {
   api *a = context;
   const route *r = find_route(http_path(x));
-  const char *method = http_method(x);
-  if (!r)
-    answer_unknown(x);
-  else if (strcmp(method, r->method) && !(r->answer && !strcmp(method, "HEAD")))
-    answer_wrong_method(x, r);
-  else if (r->answer)
+  api_failure f = {0};
+  bytes_buffer nothing;
+  if (!may_ask(a, x, r, &f)) {
+    refuse(a, x, &f);
+  } else if (!strcmp(http_method(x), "OPTIONS")) {
+    bytes_init(&nothing, 1);
+    api_access_preflight(x);
+    http_answer(x, 204, NULL, &nothing);
+  } else if (r->answer) {
+    api_metrics_answered(&a->metrics, API_ENDPOINTS, 200);
     r->answer(a, x);
-  else
-    refuse_while_draining(a, x);
+  }
 }
 
 static void on_handle(void *context, http_exchange *x) {
   api *a = context;
   const route *r = find_route(http_path(x));
-  if (refuse_while_draining(a, x)) return;
-  if (r && api_job_create(a, x, r->endpoint)) return;
   api_failure f;
-  api_failure_of_status(&f, TROIKA_NO_MEMORY, "no memory for the request");
-  api_answer_with_failure(x, &f);
+  if (r && api_job_create(a, x, r->endpoint)) return;
+  api_failure_memory(&f);
+  refuse(a, x, &f);
 }
 
 static void on_refuse(void *context, unsigned status, const char *message, bytes_buffer *out) {
-  (void)context;
+  api *a = context;
   api_failure f;
   api_failure_set(&f, NULL, "%s", message);
   f.status = status;
-  f.type = api_failure_type_of(status);
+  f.type = api_failure_type_of(status == 501 ? 400 : status);
+  api_metrics_answered(&a->metrics, API_ENDPOINTS, status);
   api_failure_write(&f, out);
 }
 
 void api_options_init(api_options *options) {
   *options = (api_options){.workers = WORKERS, .keepalive_ns = KEEPALIVE_S * INT64_C(1000000000)};
+}
+
+static void read_facts(api *a) {
+  troika_model_info m;
+  troika_runtime_stats s;
+  troika_model_describe(a->options.model, &m);
+  troika_runtime_describe(a->options.runtime, &s);
+  a->vocab = m.vocab;
+  a->token_bytes_max = m.token_bytes_max;
+  a->context = s.context;
+  a->at_once = s.parallel + s.queue_max;
+  a->started_s = time(NULL);
+  /* Ids differ between servers and runs; they are names, no secrets. */
+  a->id_salt = (uint64_t)clock_real_now(NULL) ^ (uint64_t)a->started_s << 32 ^ (uintptr_t)a;
 }
 
 troika_status api_open(const api_options *options, api **out, troika_error *err) {
@@ -175,20 +247,13 @@ troika_status api_open(const api_options *options, api **out, troika_error *err)
     return error_set(err, TROIKA_NO_MEMORY, "no memory for the api");
   }
   a->options = *options;
-  troika_model_info m;
-  troika_runtime_stats s;
-  troika_model_describe(options->model, &m);
-  troika_runtime_describe(options->runtime, &s);
-  a->vocab = m.vocab;
-  a->token_bytes_max = m.token_bytes_max;
-  a->context = s.context;
-  a->started_s = time(NULL);
+  read_facts(a);
   json_object_seed(0); /* before threads use it */
-  /* Ids differ between servers and runs; they are names, no secrets. */
-  a->id_salt = (uint64_t)clock_real_now(NULL) ^ (uint64_t)a->started_s << 32 ^ (uintptr_t)a;
+  troika_status status = api_access_open(options->keys, options->origins, &a->access, err);
   api_pool_options pool = {options->workers, api_job_step, api_job_finish};
-  troika_status status = api_pool_open(&pool, &a->pool, err);
+  if (!status) status = api_pool_open(&pool, &a->pool, err);
   if (status) {
+    api_access_close(&a->access);
     free(a->model_name);
     free(a);
     return status;
@@ -204,8 +269,18 @@ void api_serve(api *a, http_options *options) {
   options->context = a;
 }
 
+void api_attach(api *a, http_server *server) {
+  atomic_store(&a->server, server);
+}
+
 void api_drain(api *a) {
   atomic_store(&a->draining, true);
+}
+
+void api_stop(api *a) {
+  atomic_store(&a->draining, true);
+  atomic_store(&a->closing, true);
+  api_pool_post_all(a->pool);
 }
 
 uint32_t api_jobs(api *a) {
@@ -216,11 +291,10 @@ void api_close(api **owner) {
   api *a = *owner;
   if (!a) return;
   *owner = NULL;
-  atomic_store(&a->draining, true);
-  atomic_store(&a->closing, true);
-  api_pool_post_all(a->pool);
+  api_stop(a);
   api_pool_wait_empty(a->pool);
   api_pool_close(&a->pool);
+  api_access_close(&a->access);
   free(a->model_name);
   free(a);
 }

@@ -23,6 +23,8 @@ typedef struct api_options {
   troika_model *model; /* borrowed until api_close, as is runtime */
   troika_runtime *runtime;
   const char *model_name; /* id in /v1/models and in answers; copied */
+  const char *keys;       /* API keys, one a line; NULL or none: nobody is asked for one. Copied */
+  const char *origins;    /* web origins that may ask besides this machine's; NULL. Copied */
   unsigned workers;       /* api threads, at least 2 */
   int64_t keepalive_ns;   /* silence after which a stream gets a comment; 0: never */
 } api_options;
@@ -31,8 +33,13 @@ void api_options_init(api_options *options);
 troika_status api_open(const api_options *options, api **out, troika_error *err);
 /* Points begin, handle, refuse and context of HTTP options at this api. */
 void api_serve(api *a, http_options *options);
+/* The server whose connections /metrics counts; borrowed until it is closed. */
+void api_attach(api *a, http_server *server);
 /* From now on every new request is refused with 503. Any thread. */
 void api_drain(api *a);
+/* The same, and those that are on their way are cancelled: each is answered with that, 503 or an
+ * error in its stream. Any thread. */
+void api_stop(api *a);
 uint32_t api_jobs(api *a); /* requests on their way */
 /* Ends all requests, joins the threads, frees; after http_server_close. NULLs *a. */
 void api_close(api **a);

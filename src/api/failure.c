@@ -9,6 +9,7 @@
 
 const char *api_failure_type_of(unsigned http_status) {
   if (http_status == 401) return "authentication_error";
+  if (http_status == 403) return "permission_error";
   if (http_status == 404) return "not_found_error";
   if (http_status == 429) return "rate_limit_error";
   return http_status < 500 ? "invalid_request_error" : "server_error";
@@ -50,6 +51,11 @@ void api_failure_of_status(api_failure *f, troika_status status, const char *tex
   if (f->status == 429) f->code = "queue_full";
   if (f->status == 429 || f->status == 503) f->retry_after_s = 1;
   snprintf(f->message, sizeof f->message, "%s", text && *text ? text : troika_status_text(status));
+}
+
+bool api_failure_memory(api_failure *f) {
+  api_failure_of_status(f, TROIKA_NO_MEMORY, "out of memory");
+  return false;
 }
 
 void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,

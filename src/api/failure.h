@@ -28,6 +28,8 @@ typedef struct api_failure {
  */
 bool api_failure_set(api_failure *f, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* 503: out of memory. Always false. */
+bool api_failure_memory(api_failure *f);
 /* What the engine said, as a status of HTTP. */
 void api_failure_of_status(api_failure *f, troika_status status, const char *text);
 void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,

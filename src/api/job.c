@@ -6,10 +6,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/json.h"
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { PENDING_MAX = 4 * 1024 * 1024, ANSWER_MAX = 512 * 1024 * 1024, CHAT_TRIES = 2 };
+enum { PENDING_MAX = 4 * 1024 * 1024, ANSWER_MAX = 512 * 1024 * 1024 };
 
 void api_answer_with_failure(http_exchange *x, const api_failure *failure) {
   bytes_buffer body;
@@ -20,18 +21,19 @@ void api_answer_with_failure(http_exchange *x, const api_failure *failure) {
     snprintf(text, sizeof text, "%u", failure->retry_after_s);
     http_answer_header(x, "Retry-After", text);
   }
+  if (failure->status == 401) http_answer_header(x, "WWW-Authenticate", "Bearer");
   if (failure->status == 500)
     http_answer_header(x, "x-should-retry", "false"); /* it would fail again */
   http_answer(x, failure->status, "application/json", &body);
 }
 
-/* The engine's or the HTTP side's news: stepped soon. */
-static void on_news(void *context) {
+void api_job_news(void *context) {
   api_job *job = context;
   api_pool_post(job->owner->pool, &job->item);
 }
 
 bool api_job_create(api *a, http_exchange *x, api_endpoint endpoint) {
+  static const char *const kinds[] = {"chatcmpl", "cmpl", "tok", "detok"};
   api_job *job = calloc(1, sizeof *job);
   if (!job) return false;
   job->owner = a;
@@ -42,8 +44,8 @@ bool api_job_create(api *a, http_exchange *x, api_endpoint endpoint) {
   api_answer_init(&job->answer);
   unsigned long long n = atomic_fetch_add(&a->requests, 1);
   uint64_t id = (a->id_salt ^ n) * UINT64_C(0x9E3779B97F4A7C15);
-  snprintf(job->answer.id, sizeof job->answer.id, "%s-%016llx%08llx",
-           endpoint == API_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)(id ^ id >> 29), n);
+  snprintf(job->answer.id, sizeof job->answer.id, "%s-%016llx%08llx", kinds[endpoint],
+           (unsigned long long)(id ^ id >> 29), n);
   api_pool_add(a->pool, &job->item);
   return true;
 }
@@ -54,110 +56,76 @@ static bool fail(api_job *job, const api_failure *failure) {
   return true;
 }
 
-/* Room for one token more than fits, so that "too long" is told apart from "exactly full" with its
- * true length. */
-static bool make_prompt(api_job *job, int32_t **tokens, size_t *n, api_failure *failure) {
-  const api *a = job->owner;
-  api_request *r = &job->request;
-  size_t capacity = (size_t)a->context + 1;
-  troika_error err = {0};
-  const char *param = job->endpoint == API_CHAT ? "messages" : "prompt";
-  int32_t *out = malloc(capacity * sizeof *out);
-  troika_status status;
-  *n = 0;
-  /* Megabytes that cannot fit are refused before they are tokenized, which would take seconds: no
-   * token is longer than the longest one, and JSON writes no byte in more than six. */
-  size_t bytes = job->endpoint == API_CHAT ? strlen(r->messages) / 6 : r->prompt.len;
-  size_t least = bytes / (a->token_bytes_max ? a->token_bytes_max : 1);
-  if (least > a->context) {
-    api_failure_too_long(failure, param, least < UINT32_MAX ? (uint32_t)least : UINT32_MAX,
-                         a->context, true);
-    free(out);
-    return false;
+/* /tokenize and /detokenize end with their first step. */
+static bool answer_tokens(api_job *job) {
+  api_failure failure = {0};
+  bytes_buffer body;
+  bytes_init(&body, ANSWER_MAX);
+  bytes_view text = http_body(job->x);
+  bool ok = job->endpoint == API_TOKENIZE ? api_tokenize(job->owner, text, &body, &failure)
+                                          : api_detokenize(job->owner, text, &body, &failure);
+  if (ok) {
+    job->status = 200;
+    http_answer(job->x, 200, "application/json", &body);
+  } else {
+    fail(job, &failure);
   }
-  if (!out) {
-    api_failure_of_status(failure, TROIKA_NO_MEMORY, "no memory for the prompt");
-    return false;
-  }
-  if (job->endpoint == API_CHAT)
-    status = troika_model_chat(a->options.model, r->messages, strlen(r->messages),
-                               r->tools ? r->tools : "", r->tools ? strlen(r->tools) : 0, true, out,
-                               capacity, n, &err);
-  else
-    status = troika_model_tokenize(a->options.model, r->prompt.ptr, r->prompt.len, true,
-                                   r->parse_special, out, capacity, n, &err);
-  if (*n > a->context && (!status || status == TROIKA_LIMIT))
-    api_failure_too_long(failure, param, (uint32_t)*n, a->context, false), status = TROIKA_LIMIT;
-  else if (status) {
-    api_failure_of_status(failure, status, err.text);
-    if (failure->status == 400) snprintf(failure->param, sizeof failure->param, "%s", param);
-  } else if (*n == 0)
-    api_failure_set(failure, param, "%s is empty, and this model has no token to begin with",
-                    param),
-        status = TROIKA_INVALID;
-  if (status) {
-    free(out);
-    return false;
-  }
-  *tokens = out;
+  bytes_free(&body);
   return true;
 }
 
-static bool submit(api_job *job, api_failure *failure) {
+static void set_answer(api_job *job) {
   const api *a = job->owner;
-  api_request *r = &job->request;
-  int32_t *made = NULL;
-  size_t n = r->tokens_n;
-  if (r->has_tokens && n > a->context) {
-    api_failure_too_long(failure, "prompt", (uint32_t)n, a->context, false);
-    return false;
-  }
-  if (!r->has_tokens && !make_prompt(job, &made, &n, failure)) return false;
-  troika_error err = {0};
-  troika_stream_options options = {.size = sizeof options, .wake = on_news, .wake_context = job};
-  troika_status status = troika_stream_open(a->options.runtime, &options, &job->stream, &err);
-  r->engine.prompt = made ? made : r->tokens;
-  r->engine.prompt_n = (uint32_t)n;
-  if (!status) status = troika_stream_submit(job->stream, &r->engine, &err);
-  free(made);
-  job->end.prompt_tokens = (uint32_t)n;
-  if (status) api_failure_of_status(failure, status, err.text);
-  return status == TROIKA_OK;
-}
-
-/* The first step. True: over, and answered. */
-static bool start(api_job *job) {
-  api *a = job->owner;
   api_answer *w = &job->answer;
-  api_failure failure = {0};
-  job->begun = true;
-  http_watch(job->x, on_news, job);
-  if (http_gone(job->x)) return true;
-  http_answer_header(job->x, "x-request-id", w->id);
-  if (!api_request_parse(http_body(job->x), job->endpoint, a->vocab, &job->request, &failure))
-    return fail(job, &failure);
   w->model = a->options.model;
   w->endpoint = job->endpoint;
   w->stream = job->request.stream;
   w->include_usage = job->request.include_usage;
   w->logprobs = job->request.engine.logprobs;
-  w->model_name = a->model_name;
-  w->created_s = time(NULL);
-  if (!submit(job, &failure)) return fail(job, &failure);
-  w->preprocess_ns = clock_real_now(NULL) - http_received_ns(job->x);
-  if (!w->stream) return false;
+  api_answer_begin(w, a->model_name, time(NULL));
+}
+
+static void cancel_all(api_job *job) {
+  job->cancelled = true;
+  for (uint32_t i = 0; i < job->choices_n; i++)
+    if (job->choices[i].stream) troika_stream_cancel(job->choices[i].stream);
+}
+
+/* Headers and the first chunks. False: no memory, nothing was sent. */
+static bool begin_stream(api_job *job) {
   http_answer_header(job->x, "Cache-Control", "no-cache");
-  http_answer_header(job->x, "X-Accel-Buffering",
-                     "no"); /* proxies that gather would hold tokens back */
-  if (http_stream_begin(job->x, 200, "text/event-stream; charset=utf-8")) {
-    api_failure_of_status(&failure, TROIKA_NO_MEMORY, "no memory for the stream");
-    troika_stream_close(&job->stream);
-    return fail(job, &failure);
-  }
+  /* Proxies that gather would hold tokens back. */
+  http_answer_header(job->x, "X-Accel-Buffering", "no");
+  if (http_stream_begin(job->x, 200, "text/event-stream; charset=utf-8")) return false;
   job->status = 200;
   job->written_ns = clock_real_now(NULL);
-  api_answer_first(w, &job->pending);
-  return false;
+  for (uint32_t i = 0; i < job->choices_n; i++) {
+    api_choice *c = &job->choices[i];
+    api_answer_first(&job->answer, c, &job->pending);
+    if (!c->text.len) continue;
+    api_answer_text(&job->answer, c, c->text.data, c->text.len, &job->pending); /* the echo */
+    bytes_clear(&c->text);
+  }
+  return true;
+}
+
+/* The first step. True: over, and answered. */
+static bool start(api_job *job) {
+  api *a = job->owner;
+  api_failure failure = {0};
+  job->begun = true;
+  http_watch(job->x, api_job_news, job);
+  if (http_gone(job->x)) return true;
+  http_answer_header(job->x, "x-request-id", job->answer.id);
+  if (job->endpoint == API_TOKENIZE || job->endpoint == API_DETOKENIZE) return answer_tokens(job);
+  if (!api_request_parse(http_body(job->x), job->endpoint, a->vocab, &job->request, &failure))
+    return fail(job, &failure);
+  set_answer(job);
+  if (!api_job_submit(job, &failure)) return fail(job, &failure); /* finish closes the streams */
+  job->answer.preprocess_ns = clock_real_now(NULL) - http_received_ns(job->x);
+  if (!job->answer.stream || begin_stream(job)) return false;
+  api_failure_memory(&failure);
+  return fail(job, &failure);
 }
 
 /* Writes what waits. True: all is out (or nobody reads it). */
@@ -174,38 +142,87 @@ static bool flush(api_job *job) {
   return true;
 }
 
-static bool event_failed(const api_job *job, const troika_event *e, api_failure *failure) {
+/* An end that is no answer fails the whole request, and with it its other choices. */
+static bool end_failed(api_job *job, const troika_event *e) {
   if (e->finish != TROIKA_FINISH_ERROR && e->finish != TROIKA_FINISH_CANCELLED) return false;
+  if (job->failed || job->left) return true; /* this one was cancelled because of it */
+  job->failed = true;
   troika_status status = e->finish == TROIKA_FINISH_CANCELLED ? TROIKA_CANCELLED : e->status;
-  api_failure_of_status(failure, status ? status : TROIKA_INTERNAL,
+  api_failure_of_status(&job->failure, status ? status : TROIKA_INTERNAL,
                         job->cancelled ? "the server is stopping" : e->error_text);
-  if (failure->status < 500) { /* the request was accepted: what fails now is ours */
-    failure->status = 500;
-    failure->type = api_failure_type_of(500);
+  /* A place in the queue can still be lost to another's; all else that fails now is ours. */
+  if (job->failure.status < 500 && (job->failure.status != 429 || job->answer.stream)) {
+    job->failure.status = 500;
+    job->failure.type = api_failure_type_of(500);
   }
+  job->status = job->failure.status;
+  cancel_all(job);
   return true;
 }
 
-static void take_end(api_job *job, const troika_event *e) {
+static void take_end(api_job *job, api_choice *c, const troika_event *e) {
+  c->ended = true;
+  job->ended++;
+  c->end = *e;
+  c->end.text = c->end.error_text = NULL; /* valid until the next call only */
+  if (end_failed(job, e)) return;
+  if (job->answer.stream)
+    api_answer_finish(&job->answer, c, e, &job->pending);
+  else
+    api_answer_gather(&job->answer, c, e);
+}
+
+/* Takes one event of a choice. False: there is none now. */
+static bool take_event(api_job *job, api_choice *c) {
+  troika_event event;
+  if (c->ended || troika_stream_next(c->stream, &event, 0)) return false;
+  if (event.kind == TROIKA_EVENT_END) {
+    take_end(job, c, &event);
+    return true;
+  }
+  if (!job->first_ns) job->first_ns = clock_real_now(NULL);
+  if (job->answer.stream)
+    api_answer_token(&job->answer, c, &event, &job->pending);
+  else
+    api_answer_gather(&job->answer, c, &event);
+  return true;
+}
+
+static void take_events(api_job *job) {
+  bool more = true;
+  while (more && flush(job)) {
+    more = false;
+    for (uint32_t i = 0; i < job->choices_n; i++) more = take_event(job, &job->choices[i]) || more;
+  }
+}
+
+static api_usage usage_of(const api_job *job) {
+  api_usage u = {.preprocess_ns = job->answer.preprocess_ns};
+  for (uint32_t i = 0; i < job->choices_n; i++) {
+    const api_choice *c = &job->choices[i];
+    const troika_event *e = &c->end;
+    if (!c->ended) continue;
+    u.completion_tokens += e->completion_tokens;
+    if (i == 0) u.timings = e->timings;
+    if (e->timings.decode_ns > u.timings.decode_ns) u.timings.decode_ns = e->timings.decode_ns;
+    if (i % job->request.n) continue; /* a prompt counts once */
+    u.prompt_tokens += e->prompt_tokens;
+    u.cached_tokens += e->cached_tokens;
+  }
+  if (job->first_ns) u.first_token_ns = job->first_ns - http_received_ns(job->x);
+  return u;
+}
+
+static void answer_whole(api_job *job) {
+  bytes_buffer body;
   api_failure failure;
-  job->ended = true;
-  job->end = *e;
-  job->end.text = job->end.error_text = NULL; /* valid until the next call only */
-  if (job->answer.stream) {
-    if (event_failed(job, e, &failure)) {
-      job->status = failure.status;
-      api_answer_failure(&job->answer, &failure, &job->pending);
-    } else {
-      api_answer_end(&job->answer, e, &job->pending);
-    }
+  api_usage usage = usage_of(job);
+  if (job->failed) {
+    fail(job, &job->failure);
     return;
   }
-  bytes_buffer body;
   bytes_init(&body, ANSWER_MAX);
-  api_answer_gather(&job->answer, e);
-  if (event_failed(job, e, &failure)) {
-    fail(job, &failure);
-  } else if (api_answer_whole(&job->answer, e, &body)) {
+  if (api_answer_whole(&job->answer, job->choices, job->choices_n, &usage, &body)) {
     api_failure_of_status(&failure, TROIKA_NO_MEMORY, "the answer is too large");
     fail(job, &failure);
   } else {
@@ -217,38 +234,42 @@ static void take_end(api_job *job, const troika_event *e) {
 
 static void keep_alive(api_job *job) {
   int64_t most = job->owner->options.keepalive_ns;
-  if (!most || !job->answer.stream || clock_real_now(NULL) - job->written_ns < most) return;
+  if (!most || !job->answer.stream || job->pending.len ||
+      clock_real_now(NULL) - job->written_ns < most)
+    return;
   http_sse_comment(&job->pending, "keep-alive");
   flush(job);
 }
 
 /* True: over. */
 static bool advance(api_job *job) {
-  bool nobody = http_gone(job->x) || atomic_load(&job->owner->closing);
-  if (nobody && !job->cancelled && !job->ended) {
-    job->cancelled = true;
-    troika_stream_cancel(job->stream);
-  }
-  troika_event event;
-  while (flush(job) && !job->ended && !troika_stream_next(job->stream, &event, 0)) {
-    if (event.kind == TROIKA_EVENT_END)
-      take_end(job, &event);
-    else if (job->answer.stream)
-      api_answer_token(&job->answer, &event, &job->pending);
+  bool gone = http_gone(job->x), nobody = gone || atomic_load(&job->owner->closing);
+  bool all_ended = job->ended == job->choices_n;
+  if (gone && !all_ended) job->left = true;
+  if (nobody && !job->cancelled && !all_ended) cancel_all(job);
+  if (!all_ended) {
+    take_events(job);
+    if (job->ended < job->choices_n) {
+      keep_alive(job);
+      if (gone) { /* with its ring full: its frames go nowhere */
+        bytes_clear(&job->pending);
+        job->pending_at = 0;
+      }
+      return false;
+    }
+    api_usage usage = usage_of(job);
+    if (!job->answer.stream && !job->left)
+      answer_whole(job);
+    else if (!job->answer.stream)
+      return true;
+    else if (job->failed)
+      api_answer_failure(&job->answer, &job->failure, &job->pending);
     else
-      api_answer_gather(&job->answer, &event);
-  }
-  if (!job->ended) {
-    if (!job->pending.len) keep_alive(job);
-    if (!nobody) return false;
-    /* A client that went with its ring full: its frames go nowhere. */
-    bytes_clear(&job->pending);
-    job->pending_at = 0;
-    return false;
+      api_answer_done(&job->answer, &usage, &job->pending);
   }
   if (!job->answer.stream) return true;
   if (!flush(job) && !nobody) return false;
-  http_stream_end(job->x, job->status != 200);
+  http_stream_end(job->x, job->failed);
   return true;
 }
 
@@ -258,19 +279,44 @@ bool api_job_step(api_pool_item *item) {
   return advance(job);
 }
 
-static void log_job(const api_job *job, bool gone) {
-  const troika_event *e = &job->end;
-  char outcome[16] = "gone";
-  if (!gone || (job->ended && !job->cancelled))
-    snprintf(outcome, sizeof outcome, "%u", job->status);
-  log_line(LOG_INFO,
-           "%s %s %s%s prompt %u cached %u generated %u queue %.1f prefill %.1f decode %.1f total "
-           "%.1f ms %s",
+static double ms(int64_t ns) {
+  return (double)ns / 1e6;
+}
+
+static void log_job(const api_job *job, const api_usage *u, unsigned status, int64_t total_ns) {
+  char members[512], outcome[16] = "gone";
+  if (!log_wants(LOG_INFO)) return;
+  if (status != API_STATUS_GONE) snprintf(outcome, sizeof outcome, "%u", status);
+  snprintf(
+      members, sizeof members,
+      "\"id\":\"%s\",\"method\":\"%s\",\"path\":\"%s\",\"status\":%u,\"stream\":%s,"
+      "\"choices\":%u,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"completion_tokens\":%llu,"
+      "\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
+      "\"first_token_ms\":%.3f,\"total_ms\":%.3f",
+      job->answer.id, http_method(job->x), http_path(job->x), status,
+      job->answer.stream ? "true" : "false", job->choices_n, (unsigned long long)u->prompt_tokens,
+      (unsigned long long)u->cached_tokens, (unsigned long long)u->completion_tokens,
+      ms(u->preprocess_ns), ms(u->timings.queue_ns), ms(u->timings.prefill_ns),
+      ms(u->timings.decode_ns), ms(u->first_token_ns), ms(total_ns));
+  log_with(LOG_INFO, members,
+           "%s %s %s%s prompt %llu cached %llu generated %llu preprocess %.1f queue %.1f prefill "
+           "%.1f decode %.1f total %.1f ms %s",
            http_method(job->x), http_path(job->x), outcome, job->answer.stream ? " stream" : "",
-           e->prompt_tokens, e->cached_tokens, e->completion_tokens,
-           (double)e->timings.queue_ns / 1e6, (double)e->timings.prefill_ns / 1e6,
-           (double)e->timings.decode_ns / 1e6,
-           (double)(clock_real_now(NULL) - http_received_ns(job->x)) / 1e6, job->answer.id);
+           (unsigned long long)u->prompt_tokens, (unsigned long long)u->cached_tokens,
+           (unsigned long long)u->completion_tokens, ms(u->preprocess_ns), ms(u->timings.queue_ns),
+           ms(u->timings.prefill_ns), ms(u->timings.decode_ns), ms(total_ns), job->answer.id);
+}
+
+static void record(const api_job *job) {
+  bool all_ended = job->choices_n && job->ended == job->choices_n;
+  unsigned status = job->left || !job->status ? API_STATUS_GONE : job->status;
+  int64_t total_ns = clock_real_now(NULL) - http_received_ns(job->x);
+  api_usage usage = usage_of(job);
+  if (all_ended && !job->failed && !job->left)
+    api_metrics_finished(&job->owner->metrics, &usage, total_ns);
+  if (!usage.prompt_tokens) usage.prompt_tokens = job->prompt_tokens;
+  api_metrics_answered(&job->owner->metrics, job->endpoint, status);
+  log_job(job, &usage, status, total_ns);
 }
 
 void api_job_finish(api_pool_item *item) {
@@ -278,8 +324,12 @@ void api_job_finish(api_pool_item *item) {
   http_exchange *x = job->x;
   /* Both callbacks post to the pool, so both are ended before the job is freed. */
   http_watch(x, NULL, NULL);
-  if (job->stream) troika_stream_close(&job->stream);
-  log_job(job, http_gone(x));
+  for (uint32_t i = 0; i < job->choices_n; i++) {
+    if (job->choices[i].stream) troika_stream_close(&job->choices[i].stream);
+    api_choice_free(&job->choices[i]);
+  }
+  record(job);
+  free(job->choices);
   api_request_free(&job->request);
   api_answer_free(&job->answer);
   bytes_free(&job->pending);

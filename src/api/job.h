@@ -7,26 +7,35 @@
  *        │                                                          while frames wait
  *        └───► gathered text ──► one answer                         whole
  *
- * The client may go at any point: the stream is cancelled, its END still awaited (a job ends only
- * when the engine has let go), and what would be written goes nowhere. */
+ * A request may have several choices (n, several prompts): each is a stream of the engine, all are
+ * submitted at once, and those of one prompt share its prefill. If one fails, the others are
+ * cancelled and the failure is the answer.
+ *
+ * The client may go at any point: the streams are cancelled, their ENDs still awaited (a job ends
+ * only when the engine has let go), and what would be written goes nowhere. */
 #ifndef API_JOB_H
 #define API_JOB_H
 
 #include <stdatomic.h>
 
-#include "api/api.h"
+#include "api/access.h"
 #include "api/answer.h"
+#include "api/api.h"
+#include "api/metrics.h"
 #include "api/pool.h"
 #include "api/request.h"
 
 struct api {
   api_options options;
   char *model_name;
-  uint32_t vocab, context, token_bytes_max;
+  uint32_t vocab, context, token_bytes_max, at_once; /* at_once: requests that run or wait */
   int64_t started_s;
   uint64_t id_salt;
   atomic_ullong requests;
   atomic_bool draining, closing;
+  api_access *access;
+  api_metrics metrics;
+  http_server *_Atomic server; /* borrowed; NULL until api_attach */
   api_pool *pool;
 };
 
@@ -35,23 +44,38 @@ typedef struct api_job {
   api *owner;
   http_exchange *x; /* held */
   api_endpoint endpoint;
-  bool begun, cancelled, ended;
+  bool begun, cancelled, failed;
+  bool left; /* the client went before the end */
   api_request request;
   api_answer answer;
-  troika_stream *stream;
+  api_choice *choices;
+  uint32_t choices_n, submitted, ended;
+  api_failure failure;  /* if failed */
   bytes_buffer pending; /* frames; those before pending_at are written */
   size_t pending_at;
-  int64_t written_ns; /* when the client last got something */
-  /* For the log line. */
+  int64_t written_ns;     /* when the client last got something */
+  int64_t first_ns;       /* when the first token came */
+  uint32_t prompt_tokens; /* for the log line of a request that was refused */
   unsigned status;
-  troika_event end;
 } api_job;
 
 /* Takes a request that is whole. HTTP thread. False: no memory. */
 bool api_job_create(api *a, http_exchange *x, api_endpoint endpoint);
 bool api_job_step(api_pool_item *item);
 void api_job_finish(api_pool_item *item);
+void api_job_news(void *job); /* of a stream or of the client: the job is stepped soon */
 /* Answers with the error object and its headers. Any thread. */
 void api_answer_with_failure(http_exchange *x, const api_failure *failure);
+
+/* submit.c: makes the prompts and hands the choices to the engine. False: none is left with it. */
+bool api_job_submit(api_job *job, api_failure *failure);
+/* The tokens of a chat or a text; owned. NULL: `failure` says why. */
+int32_t *api_make_tokens(const api *a, const api_request *r, const api_prompt *prompt, size_t *n,
+                         api_failure *failure);
+
+/* tokens.c: the bodies of /tokenize and /detokenize. */
+bool api_tokenize(const api *a, bytes_view body, bytes_buffer *out, api_failure *failure);
+bool api_detokenize(const api *a, bytes_view body, bytes_buffer *out, api_failure *failure);
+void api_put_tokens_text(const api *a, const int32_t *tokens, size_t n, bytes_buffer *out);
 
 #endif

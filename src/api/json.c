@@ -2,6 +2,7 @@
 #include "api/json.h"
 
 #include <math.h>
+#include <string.h>
 
 static const char *type_name(const json_t *value) {
   switch (json_typeof(value)) {
@@ -51,6 +52,23 @@ json_t *api_json_parse(bytes_view body, api_failure *failure) {
 const json_t *api_json_field(const json_t *object, const char *name) {
   const json_t *value = json_object_get(object, name);
   return value && !json_is_null(value) ? value : NULL;
+}
+
+bool api_json_shallow(const json_t *value, unsigned levels) {
+  const char *key;
+  json_t *item,
+      *map = (json_t *)(uintptr_t)value; /* jansson's walk takes no const; nothing is changed */
+  size_t i;
+  if (!json_is_object(value) && !json_is_array(value)) return true;
+  if (levels == 0) return false;
+  json_array_foreach(value, i, item) if (!api_json_shallow(item, levels - 1)) return false;
+  json_object_foreach(map, key, item) if (!api_json_shallow(item, levels - 1)) return false;
+  return true;
+}
+
+bool api_json_is(const json_t *value, const char *text) {
+  return json_is_string(value) && json_string_length(value) == strlen(text) &&
+         !strcmp(json_string_value(value), text);
 }
 
 bool api_json_wrong(const char *name, const char *what, const json_t *got, api_failure *failure) {

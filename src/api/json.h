@@ -20,6 +20,10 @@ json_t *api_json_parse(bytes_view body, api_failure *failure);
 
 /* The field; NULL if it is absent or null. */
 const json_t *api_json_field(const json_t *object, const char *name);
+/* True if no value is nested deeper than `levels`. */
+bool api_json_shallow(const json_t *value, unsigned levels);
+/* True for the string `text` and nothing after it: a NUL hides no tail. */
+bool api_json_is(const json_t *value, const char *text);
 bool api_json_number(const json_t *object, const char *name, double min, double max, double *out,
                      api_failure *failure);
 bool api_json_integer(const json_t *object, const char *name, int64_t min, int64_t max,

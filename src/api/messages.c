@@ -6,6 +6,9 @@
 #include "api/json.h"
 #include "api/request.h"
 
+/* The template's own JSON reader takes 128 levels; ours are one deeper. */
+enum { NESTING_MAX = 100 };
+
 static bool known_role(const char *role, size_t len) {
   static const char *const roles[] = {"system",    "developer", "user",
                                       "assistant", "tool",      "function"};
@@ -27,11 +30,12 @@ static bool join_parts(const json_t *parts, const char *at, bytes_buffer *out,
     char name[96];
     snprintf(name, sizeof name, "%.60s[%zu]", at, i);
     if (!type) return api_failure_set(failure, name, "%s needs a type", name);
+    bool refusal = !strcmp(type, "refusal");
     if (strcmp(type, "text") && strcmp(type, "input_text") && strcmp(type, "output_text") &&
-        strcmp(type, "refusal"))
+        !refusal)
       return api_failure_set(failure, name, "%s is of type \"%.40s\": this model reads only text",
                              name, type);
-    if (!strcmp(type, "refusal")) text = api_json_field(part, "refusal");
+    if (refusal) text = api_json_field(part, "refusal");
     if (!json_is_string(text)) return api_failure_set(failure, name, "%s needs a text", name);
     bytes_append(out, json_string_value(text), json_string_length(text));
   }
@@ -99,7 +103,28 @@ static bool normalise_tool_calls(json_t *message, const char *at, api_failure *f
   return true;
 }
 
-bool api_messages_normalise(json_t *messages, api_failure *failure) {
+static bool is_prefill(const json_t *message) {
+  return api_json_is(json_object_get(message, "role"), "assistant") &&
+         !json_object_get(message, "tool_calls");
+}
+
+/* A last message of the assistant is gone on with. After another one of the assistant it would be
+ * anybody's guess where one ends and the other begins. */
+static bool find_prefill(const json_t *messages, bool *continues, api_failure *failure) {
+  size_t n = json_array_size(messages);
+  char at[64];
+  *continues = is_prefill(json_array_get(messages, n - 1));
+  if (!*continues || n < 2 ||
+      !api_json_is(json_object_get(json_array_get(messages, n - 2), "role"), "assistant"))
+    return true;
+  snprintf(at, sizeof at, "messages[%zu]", n - 1);
+  return api_failure_set(
+      failure, at,
+      "the last two messages are of role assistant: the last one is continued, so "
+      "what comes before it must be of another role");
+}
+
+bool api_messages_normalise(json_t *messages, bool *continues, api_failure *failure) {
   size_t i;
   json_t *message;
   if (!json_is_array(messages)) return api_json_wrong("messages", "an array", messages, failure);
@@ -126,6 +151,31 @@ bool api_messages_normalise(json_t *messages, api_failure *failure) {
     if (!normalise_content(message, at, !assistant, failure) ||
         !normalise_tool_calls(message, at, failure))
       return false;
+    if (!api_json_shallow(message, NESTING_MAX))
+      return api_failure_set(failure, at, "%s is nested deeper than %d levels", at, NESTING_MAX);
   }
-  return true;
+  return find_prefill(messages, continues, failure);
+}
+
+char *api_messages_fold(const json_t *messages) {
+  const json_t *system = json_array_get(messages, 0), *user = json_array_get(messages, 1);
+  if (!api_json_is(json_object_get(system, "role"), "system") ||
+      !api_json_is(json_object_get(user, "role"), "user"))
+    return NULL;
+  const json_t *a = json_object_get(system, "content"), *b = json_object_get(user, "content");
+  bytes_buffer text;
+  bytes_init(&text, 64 * 1024 * 1024);
+  bytes_append(&text, json_string_value(a), json_string_length(a));
+  bytes_append_string(&text, "\n\n");
+  bytes_append(&text, json_string_value(b), json_string_length(b));
+  json_t *copy = json_copy((json_t *)(uintptr_t)messages), *first = json_deep_copy(user);
+  char *out = NULL;
+  if (copy && first && !text.failed &&
+      !json_object_set_new(first, "content", json_stringn(text.data, text.len)) &&
+      !json_array_remove(copy, 0) && !json_array_set(copy, 0, first))
+    out = json_dumps(copy, JSON_COMPACT);
+  json_decref(first);
+  json_decref(copy);
+  bytes_free(&text);
+  return out;
 }

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/os.h"
 
 enum { IDLE, QUEUED, RUNNING, AGAIN };
 
@@ -98,6 +99,7 @@ static api_pool_item *take(api_pool *p) {
 static void *worker_main(void *context) {
   api_pool *p = context;
   api_pool_item *item;
+  os_thread_name("api");
   pthread_mutex_lock(&p->lock);
   while ((item = take(p))) {
     bool first = !item->started;
@@ -128,6 +130,7 @@ static void *worker_main(void *context) {
 
 static void *tick_main(void *context) {
   api_pool *p = context;
+  os_thread_name("api-tick");
   pthread_mutex_lock(&p->lock);
   while (!p->stopping) {
     struct timespec until;

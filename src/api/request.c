@@ -8,6 +8,8 @@
 
 #include "api/json.h"
 
+enum { TOOLS_NESTING_MAX = 100 }; /* the template's own JSON reader takes 128 */
+
 static bool read_float(const json_t *o, const char *name, double min, double max, float *out,
                        api_failure *f) {
   double v = (double)*out;
@@ -83,8 +85,7 @@ static bool read_bias(api_request *r, uint32_t vocab, api_failure *f) {
     return api_failure_set(f, "logit_bias", "logit_bias has %zu tokens, at most %d", n,
                            TROIKA_BIAS_MAX);
   if (n == 0) return true;
-  if (!(r->bias = calloc(n, sizeof *r->bias)))
-    return api_failure_set(f, "logit_bias", "out of memory");
+  if (!(r->bias = calloc(n, sizeof *r->bias))) return api_failure_memory(f);
   json_object_foreach(map, key, value) {
     char *end;
     errno = 0;
@@ -130,87 +131,52 @@ static bool read_streaming(api_request *r, api_failure *f) {
 
 /* Known, but not done yet: refused, so that nobody believes it was honoured. */
 static bool check_unsupported(const api_request *r, api_failure *f) {
-  int64_t n = 1;
-  const json_t *format = api_json_field(r->root, "response_format"),
-               *model = api_json_field(r->root, "model");
+  int64_t best = 1;
+  const json_t *model = api_json_field(r->root, "model");
   if (model && !json_is_string(model)) return api_json_wrong("model", "a string", model, f);
-  if (!api_json_integer(r->root, "n", 1, 128, &n, f)) return false;
-  if (n > 1)
-    return api_failure_set(f, "n", "n is %lld: this server gives one answer per request so far",
-                           (long long)n);
-  if (!api_json_integer(r->root, "best_of", 1, 128, &n, f)) return false;
-  if (n > 1) return api_failure_set(f, "best_of", "best_of above 1 is not supported");
-  if (format) {
-    const char *type = json_string_value(api_json_field(format, "type"));
-    if (!type) return api_failure_set(f, "response_format", "response_format needs a type");
-    if (strcmp(type, "text"))
-      return api_failure_set(f, "response_format", "response_format \"%.40s\" is not supported yet",
-                             type);
-  }
-  bool echo = false;
-  if (!api_json_bool(r->root, "echo", &echo, f)) return false;
-  if (echo && r->endpoint == API_COMPLETIONS)
-    return api_failure_set(f, "echo", "echo is not supported");
+  if (!api_json_integer(r->root, "best_of", 1, API_CHOICES_MAX, &best, f)) return false;
+  if (best > r->n)
+    return api_failure_set(f, "best_of", "best_of above n is not supported: n is %u", r->n);
+  if (r->endpoint == API_CHAT) return true;
   const json_t *suffix = api_json_field(r->root, "suffix");
-  if (r->endpoint == API_COMPLETIONS && json_string_length(suffix))
-    return api_failure_set(f, "suffix", "suffix is not supported");
+  if (suffix && !json_is_string(suffix)) return api_json_wrong("suffix", "a string", suffix, f);
+  if (json_string_length(suffix))
+    return api_failure_set(f, "suffix", "suffix is not supported: this model only goes on");
+  if (r->echo && r->engine.logprobs)
+    return api_failure_set(f, "echo", "echo together with logprobs is not supported");
   return true;
+}
+
+static bool read_count(api_request *r, api_failure *f) {
+  int64_t n = 1;
+  if (!api_json_integer(r->root, "n", 1, API_CHOICES_MAX, &n, f)) return false;
+  r->n = (uint32_t)n;
+  return r->endpoint == API_CHAT || api_json_bool(r->root, "echo", &r->echo, f);
 }
 
 static bool read_tools(api_request *r, api_failure *f) {
   const json_t *tools = api_json_field(r->root, "tools"),
                *choice = api_json_field(r->root, "tool_choice");
   if (tools && !json_is_array(tools)) return api_json_wrong("tools", "an array", tools, f);
-  bool none = json_is_string(choice) && !strcmp(json_string_value(choice), "none");
-  if (choice && !none && !(json_is_string(choice) && !strcmp(json_string_value(choice), "auto")))
+  bool none = api_json_is(choice, "none");
+  if (choice && !none && !api_json_is(choice, "auto"))
     return api_failure_set(f, "tool_choice", "tool_choice can be \"auto\" or \"none\" so far");
-  if (json_array_size(tools) && !none && !(r->tools = json_dumps(tools, JSON_COMPACT)))
-    return api_failure_set(f, "tools", "tools cannot be written as JSON");
-  return true;
+  if (none || !json_array_size(tools)) return true;
+  if (r->engine.grammar)
+    return api_failure_set(f, "response_format",
+                           "response_format together with tools is not supported: give tool_choice "
+                           "\"none\", or no tools");
+  if (!api_json_shallow(tools, TOOLS_NESTING_MAX))
+    return api_failure_set(f, "tools", "tools is nested deeper than %d levels", TOOLS_NESTING_MAX);
+  return (r->tools = json_dumps(tools, JSON_COMPACT)) || api_failure_memory(f);
 }
 
 static bool read_messages(api_request *r, api_failure *f) {
   json_t *messages = json_object_get(r->root, "messages");
-  if (!api_messages_normalise(messages, f)) return false;
-  if (!(r->messages = json_dumps(messages, JSON_COMPACT)))
-    return api_failure_set(f, "messages", "messages cannot be written as JSON");
+  if (!api_messages_normalise(messages, &r->continues, f)) return false;
+  if (!(r->messages = json_dumps(messages, JSON_COMPACT))) return api_failure_memory(f);
+  r->prompts_n = 1;
   return read_tools(r, f);
-}
-
-static bool read_tokens(api_request *r, const json_t *array, uint32_t vocab, api_failure *f) {
-  size_t n = json_array_size(array), i;
-  const json_t *value;
-  if (n == 0) return api_failure_set(f, "prompt", "prompt is an empty array");
-  if (!(r->tokens = calloc(n, sizeof *r->tokens)))
-    return api_failure_set(f, "prompt", "out of memory");
-  json_array_foreach(array, i, value) {
-    json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
-    if (token < 0 || token >= vocab)
-      return api_failure_set(f, "prompt", "prompt[%zu] is not a token number below %u", i, vocab);
-    r->tokens[i] = (int32_t)token;
-  }
-  r->tokens_n = (uint32_t)n;
-  r->has_tokens = true;
-  return true;
-}
-
-/* OpenAI's four shapes: a text, texts, tokens, arrays of tokens. */
-static bool read_prompt(api_request *r, uint32_t vocab, api_failure *f) {
-  const json_t *prompt = api_json_field(r->root, "prompt");
-  if (json_is_array(prompt)) {
-    const json_t *first = json_array_get(prompt, 0);
-    if (json_array_size(prompt) == 0 || json_is_integer(first))
-      return read_tokens(r, prompt, vocab, f);
-    if (json_array_size(prompt) > 1)
-      return api_failure_set(f, "prompt", "%zu prompts: this server takes one per request so far",
-                             json_array_size(prompt));
-    if (json_is_array(first)) return read_tokens(r, first, vocab, f);
-    prompt = first;
-  }
-  if (!json_is_string(prompt))
-    return api_json_wrong("prompt", "a string or an array of tokens", prompt, f);
-  r->prompt = bytes_of(json_string_value(prompt), json_string_length(prompt));
-  return api_json_bool(r->root, "parse_special", &r->parse_special, f);
 }
 
 bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, api_request *out,
@@ -222,8 +188,11 @@ bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, a
   if (!(r->root = api_json_parse(body, failure))) return false;
   bool ok = read_sampling(r, failure) && read_length(r, failure) && read_stop(r, failure) &&
             read_bias(r, vocab, failure) && read_logprobs(r, failure) &&
-            read_streaming(r, failure) && check_unsupported(r, failure);
-  if (ok) ok = endpoint == API_CHAT ? read_messages(r, failure) : read_prompt(r, vocab, failure);
+            read_streaming(r, failure) && read_count(r, failure) && check_unsupported(r, failure) &&
+            api_format_read(r, failure);
+  if (ok)
+    ok = endpoint == API_CHAT ? read_messages(r, failure)
+                              : api_prompts_read(r, "prompt", vocab, failure);
   if (!ok) api_request_free(r);
   return ok;
 }
@@ -231,7 +200,9 @@ bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, a
 void api_request_free(api_request *r) {
   free(r->messages);
   free(r->tools);
-  free(r->tokens);
+  for (uint32_t i = 0; i < r->prompts_n && r->prompts; i++) free(r->prompts[i].tokens);
+  free(r->prompts);
+  free(r->grammar);
   free(r->bias);
   json_decref(r->root);
   *r = (api_request){0};

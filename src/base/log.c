@@ -38,34 +38,64 @@ static size_t json_escape(const char *text, char *out, size_t size) {
   return n;
 }
 
-void log_line(log_level level, const char *format, ...) {
-  static const char *const names[] = {"error", "warn", "info", "debug"};
-  if (!log_wants(level)) return;
-  char text[1024], line[2400], stamp[32];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  utf8_clean(text, log_as_json);
-  if (!log_as_json)
-    for (char *c = text; *c; c++)
-      if (*c == '\n') *c = ' '; /* one message, one line */
+static const char *const names[] = {"error", "warn", "info", "debug"};
+
+/* One write per line keeps lines of several threads whole. */
+static void put_line(char *line, int n, size_t size) {
+  if (n > (int)size - 1) n = (int)size - 1;
+  if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
+}
+
+static int put_stamp(char *out, size_t size) {
   struct timespec t;
   struct tm local;
   clock_gettime(CLOCK_REALTIME, &t);
   localtime_r(&t.tv_sec, &local);
-  strftime(stamp, sizeof stamp, log_as_json ? "%Y-%m-%dT%H:%M:%S" : "%H:%M:%S", &local);
-  int n;
+  strftime(out, size, log_as_json ? "%Y-%m-%dT%H:%M:%S" : "%H:%M:%S", &local);
+  return (int)(t.tv_nsec / 1000000);
+}
+
+static void put_message(log_level level, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
+static void put_message(log_level level, const char *format, va_list args) {
+  char text[1024], line[2400], stamp[32];
+  vsnprintf(text, sizeof text, format, args);
+  utf8_clean(text, log_as_json);
+  if (!log_as_json)
+    for (char *c = text; *c; c++)
+      if (*c == '\n') *c = ' '; /* one message, one line */
+  int ms = put_stamp(stamp, sizeof stamp), n;
   if (log_as_json) {
     char escaped[2200];
     json_escape(text, escaped, sizeof escaped);
     n = snprintf(line, sizeof line, "{\"time\":\"%s.%03d\",\"level\":\"%s\",\"message\":\"%s\"}\n",
-                 stamp, (int)(t.tv_nsec / 1000000), names[level], escaped);
+                 stamp, ms, names[level], escaped);
   } else {
-    n = snprintf(line, sizeof line, "%s.%03d %-5s %s\n", stamp, (int)(t.tv_nsec / 1000000),
-                 names[level], text);
+    n = snprintf(line, sizeof line, "%s.%03d %-5s %s\n", stamp, ms, names[level], text);
   }
-  if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
-  /* One write per line keeps lines of several threads whole. */
-  if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
+  put_line(line, n, sizeof line);
+}
+
+void log_line(log_level level, const char *format, ...) {
+  va_list args;
+  if (!log_wants(level)) return;
+  va_start(args, format);
+  put_message(level, format, args);
+  va_end(args);
+}
+
+void log_with(log_level level, const char *members, const char *format, ...) {
+  va_list args;
+  char line[1200], stamp[32];
+  if (!log_wants(level)) return;
+  if (log_as_json) {
+    int ms = put_stamp(stamp, sizeof stamp);
+    int n = snprintf(line, sizeof line, "{\"time\":\"%s.%03d\",\"level\":\"%s\",%s}\n", stamp, ms,
+                     names[level], members);
+    put_line(line, n, sizeof line);
+    return;
+  }
+  va_start(args, format);
+  put_message(level, format, args);
+  va_end(args);
 }

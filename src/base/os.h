@@ -26,7 +26,8 @@ void os_map_drop(const os_map *map, size_t offset, size_t len);
 void *os_memory(size_t len);
 void os_memory_free(void *memory, size_t len);
 
-uint64_t os_memory_peak(void); /* highest resident set of this process so far, bytes */
+uint64_t os_memory_resident(void); /* of this process now, bytes */
+uint64_t os_memory_peak(void);     /* highest resident set of this process so far, bytes */
 uint64_t os_memory_available(
     void); /* what this process may still take: machine and cgroup limit, bytes */
 
@@ -38,6 +39,9 @@ unsigned os_cpus(const char *root);
  * `threads` many; else does nothing, as the scheduler knows better. */
 void os_thread_pin(unsigned index, unsigned threads);
 
+/* What tools (ps -T, perf) call the calling thread; at most 15 bytes. */
+void os_thread_name(const char *name);
+
 /* Unpredictable bytes. */
 void os_random(void *out, size_t len);
 
@@ -45,5 +49,10 @@ void os_random(void *out, size_t len);
  * early. */
 void os_futex_wait(const uint32_t *word, uint32_t expected, int64_t timeout_ns);
 void os_futex_wake(const uint32_t *word, int count);
+
+/* Bytes that a TCP socket has received since it was opened; 0 where the system does not say. */
+uint64_t os_socket_received(int fd);
+/* Raises this process's limit of open files as far as it may; returns the limit. */
+uint64_t os_files_raise(void);
 
 #endif

@@ -6,13 +6,17 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/in.h>
+#include <linux/tcp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -82,6 +86,15 @@ void *os_memory(size_t len) {
 
 void os_memory_free(void *memory, size_t len) {
   if (memory) munmap(memory, memory_length(len));
+}
+
+uint64_t os_memory_resident(void) {
+  unsigned long long pages = 0, unused;
+  FILE *f = fopen("/proc/self/statm", "re");
+  if (!f) return 0;
+  if (fscanf(f, "%llu %llu", &unused, &pages) != 2) pages = 0;
+  fclose(f);
+  return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 uint64_t os_memory_peak(void) {
@@ -217,4 +230,25 @@ void os_futex_wait(const uint32_t *word, uint32_t expected, int64_t timeout_ns) 
 
 void os_futex_wake(const uint32_t *word, int count) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+void os_thread_name(const char *name) {
+  prctl(PR_SET_NAME, name);
+}
+
+uint64_t os_socket_received(int fd) {
+  struct tcp_info info = {0};
+  socklen_t len = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len)) return 0;
+  return info.tcpi_bytes_received;
+}
+
+uint64_t os_files_raise(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit)) return 0;
+  if (limit.rlim_cur < limit.rlim_max) {
+    struct rlimit most = {limit.rlim_max, limit.rlim_max};
+    if (!setrlimit(RLIMIT_NOFILE, &most)) return most.rlim_cur;
+  }
+  return limit.rlim_cur;
 }

@@ -12,11 +12,13 @@
 
 enum {
   R = 1 << CLI_RUN,
+  C = 1 << CLI_CHAT,
   S = 1 << CLI_SERVE,
   B = 1 << CLI_BENCH,
   I = 1 << CLI_INSPECT,
   T = 1 << CLI_TOKENIZE,
-  ENGINE = R | S | B,
+  TALK = R | C,
+  ENGINE = TALK | S | B,
   ALL = ENGINE | I | T
 };
 
@@ -27,6 +29,8 @@ enum {
   { name, NULL, letter, OPTION_TEXT, commands, value, missing, 0, 0, NULL, help, AT(field) }
 #define NUMBER(name, alias, letter, type, commands, missing, min, max, help, field) \
   { name, alias, letter, type, commands, "N", missing, min, max, NULL, help, AT(field) }
+#define LIST(name, commands, missing, choices, help, field) \
+  { name, NULL, 0, OPTION_LIST, commands, "LIST", missing, 0, 0, choices, help, AT(field) }
 #define CHOICE(name, commands, missing, choices, help, field) \
   { name, NULL, 0, OPTION_CHOICE, commands, "NAME", missing, 0, 0, choices, help, AT(field) }
 
@@ -41,8 +45,8 @@ const option options_table[] = {
            "Worker threads; 0 is the processors this process may use.", threads),
     CHOICE("activations", ENGINE, "default", "default|float|int8",
            "Arithmetic of activations: default, exact and slow, or fast and rougher.", activations),
-    TEXT("cpu-levels", 0, ENGINE, "LIST", "all",
-         "Instruction sets that may be used: all, scalar, or some of avx2,avx512,...", cpu_levels),
+    LIST("cpu-levels", ENGINE, "all", "all|scalar|avx2|avxvnni|avx512|avx512vnni|avx512bf16",
+         "Instruction sets that may be used, with commas between.", cpu_levels),
     NUMBER("context", NULL, 'c', OPTION_INTEGER, ENGINE, "0", 0, 1 << 24,
            "Most tokens of one request, prompt and answer; 0 is the model's, at most 8192.",
            context),
@@ -50,38 +54,39 @@ const option options_table[] = {
            "Bytes for the KV cache (64M, 2G); 0 is what parallel and context need.", kv_size),
     NUMBER("span-rows", NULL, 0, OPTION_INTEGER, ENGINE, "0", 0, 4096,
            "Prompt rows that advance together; 0 is the engine's choice.", span_rows),
-    TEXT("chat-template", 0, R | S, "FILE", NULL,
+    TEXT("chat-template", 0, TALK | S, "FILE", NULL,
          "Jinja file used instead of the model's own chat template.", chat_template),
     CHOICE("log-level", S, "info", "error|warn|info|debug", "What is logged to standard error.",
            log_level),
     FLAG("log-json", 0, S, "Log one JSON object a line.", log_json),
-    FLAG("verbose", 'v', R, "Print time to first token, tokens per second and peak memory.",
+    FLAG("verbose", 'v', TALK, "Print time to first token, tokens per second and more.",
          verbose),
-    TEXT("system", 0, R, "TEXT", NULL, "System message.", system),
+    TEXT("system", 0, TALK, "TEXT", NULL, "System message.", system),
     FLAG("raw", 0, R, "Continue the prompt as it is, without the chat template.", raw),
-    NUMBER("max-tokens", NULL, 'n', OPTION_INTEGER, R, "-1", -1, 1 << 24,
+    NUMBER("max-tokens", NULL, 'n', OPTION_INTEGER, TALK, "-1", -1, 1 << 24,
            "Most tokens of the answer; -1 is until the context is full.", max_tokens),
-    NUMBER("temp", "temperature", 0, OPTION_REAL, R, "0.7", 0, 2,
+    NUMBER("temp", "temperature", 0, OPTION_REAL, TALK, "0.7", 0, 2,
            "Temperature; 0 takes the likeliest token.", temperature),
-    NUMBER("top-k", NULL, 0, OPTION_INTEGER, R, "0", 0, INT32_MAX,
+    NUMBER("top-k", NULL, 0, OPTION_INTEGER, TALK, "0", 0, INT32_MAX,
            "Draw among this many likeliest tokens; 0 is off.", top_k),
-    NUMBER("top-p", NULL, 0, OPTION_REAL, R, "0.95", 0, 1,
+    NUMBER("top-p", NULL, 0, OPTION_REAL, TALK, "0.95", 0, 1,
            "Draw among the fewest tokens with this probability together; 1 is off.", top_p),
-    NUMBER("min-p", NULL, 0, OPTION_REAL, R, "0", 0, 1,
+    NUMBER("min-p", NULL, 0, OPTION_REAL, TALK, "0", 0, 1,
            "Draw among tokens with this share of the best one's probability; 0 is off.", min_p),
-    NUMBER("repeat-penalty", NULL, 0, OPTION_REAL, R, "1", 0.01, 100,
+    NUMBER("repeat-penalty", NULL, 0, OPTION_REAL, TALK, "1", 0.01, 100,
            "Makes recent tokens less likely; 1 is off.", repeat_penalty),
-    NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, R, "64", 0, 1 << 20,
+    NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, TALK, "64", 0, 1 << 20,
            "Tokens that count as recent.", repeat_last),
-    NUMBER("seed", NULL, 's', OPTION_INTEGER, R, NULL, -9e18, 9e18,
+    NUMBER("seed", NULL, 's', OPTION_INTEGER, TALK, NULL, -9e18, 9e18,
            "Same seed, same answer; absent is a new one each time.", seed),
-    TEXT("stop", 0, R, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
+    TEXT("stop", 0, TALK, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
     FLAG("ignore-eos", 0, R, "Do not stop at the model's end token.", ignore_eos),
+    TEXT("load", 0, C, "FILE", NULL, "Go on with a chat from a file that /save wrote.", load),
     TEXT("host", 0, S, "ADDRESS", "127.0.0.1",
          "Address to listen on; 0.0.0.0 lets other machines in.", host),
     NUMBER("port", NULL, 'p', OPTION_INTEGER, S, "8080", 0, 65535,
            "Port to listen on; 0 is any free one.", port),
-    NUMBER("parallel", NULL, 0, OPTION_INTEGER, S, "8", 1, 64, "Requests that run at once.",
+    NUMBER("parallel", NULL, 0, OPTION_INTEGER, S, "32", 1, 64, "Requests that run at once.",
            parallel),
     NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 65536,
            "Requests that may wait; the next gets 429.", queue_max),
@@ -89,6 +94,15 @@ const option options_table[] = {
          "Name in /v1/models and answers; default is the model's short or file name.", model_name),
     NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30, "Largest request body.",
            body_max),
+    TEXT("api-key-file", 0, S, "FILE", NULL,
+         "Ask clients for an API key: one a line; $TROIKA_API_KEY adds one.", api_key_file),
+    TEXT("cors-origin", 0, S, "LIST", NULL,
+         "Web origins that may ask, besides this machine's: http://NAME:PORT,... or *.",
+         cors_origin),
+    NUMBER("connections-max", NULL, 0, OPTION_INTEGER, S, "1024", 8, 65536,
+           "Open connections; when as many are open, idle ones are closed.", connections_max),
+    NUMBER("request-time", NULL, 0, OPTION_INTEGER, S, "60", 1, 3600,
+           "Seconds in which a whole request must arrive, else 408.", request_time_s),
     NUMBER("keep-alive", NULL, 0, OPTION_INTEGER, S, "10", 0, 3600,
            "Seconds of silence after which a stream gets a comment line; 0 is never.", keepalive_s),
     NUMBER("drain", NULL, 0, OPTION_INTEGER, S, "30", 0, 86400,
@@ -150,6 +164,17 @@ static unsigned distance(const char *a, const char *b) {
   return row[n];
 }
 
+const char *cli_nearest(const char *name, const char *const *names, unsigned n) {
+  const char *best = NULL;
+  unsigned least = (unsigned)strlen(name) / 2 + 1;
+  for (unsigned i = 0; i < n; i++) {
+    unsigned d = distance(name, names[i]);
+    if (strlen(name) >= 3 && !strncmp(name, names[i], strlen(name))) d = 1;
+    if (d < least) least = d, best = names[i];
+  }
+  return best;
+}
+
 const char *option_nearest(const char *name, cli_command command) {
   const char *best = NULL;
   unsigned least = (unsigned)strlen(name) / 2 + 1;
@@ -199,6 +224,21 @@ static bool parse_choice(const option *o, const char *text, int *out) {
   return false;
 }
 
+/* Each word between commas is one of the choices. */
+static bool check_list(const option *o, const char *text) {
+  char word[32];
+  int which;
+  for (const char *p = text;; p++) {
+    size_t len = strcspn(p, ",");
+    if (len >= sizeof word) return false;
+    memcpy(word, p, len);
+    word[len] = 0;
+    if (!parse_choice(o, word, &which)) return false;
+    p += len;
+    if (!*p) return true;
+  }
+}
+
 static bool set_number(const option *o, const char *text, void *at, char *problem, size_t size) {
   char *end;
   double v = 0;
@@ -231,6 +271,20 @@ static bool set_number(const option *o, const char *text, void *at, char *proble
   return true;
 }
 
+enum { SPAN_ROWS_MIN = 16 }; /* as troika/runtime.h has it; 0 is a default */
+
+static bool set_checked_number(const option *o, const char *text, cli_settings *s, char *problem,
+                               size_t size) {
+  cli_settings old = *s;
+  if (!set_number(o, text, (char *)s + o->offset, problem, size)) return false;
+  if (o->offset == AT(seed)) s->seeded = true;
+  if (o->offset != AT(span_rows) || s->span_rows == 0 || s->span_rows >= SPAN_ROWS_MIN) return true;
+  s->span_rows = old.span_rows;
+  snprintf(problem, size, "%s is \"%.60s\"; allowed is 0, or a whole number from %d to %.10g",
+           o->name, text, SPAN_ROWS_MIN, o->max);
+  return false;
+}
+
 bool option_set(const option *o, const char *text, cli_settings *s, char *problem,
                 size_t problem_size) {
   void *at = (char *)s + o->offset;
@@ -246,10 +300,13 @@ bool option_set(const option *o, const char *text, cli_settings *s, char *proble
       if (parse_choice(o, text, at)) return true;
       snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is %s", o->name, text, o->choices);
       return false;
+    case OPTION_LIST:
+      if (check_list(o, text)) return *(const char **)at = text, true;
+      snprintf(problem, problem_size, "%s is \"%.60s\"; allowed is %s, with commas between",
+               o->name, text, o->choices);
+      return false;
     default:
-      if (!set_number(o, text, at, problem, problem_size)) return false;
-      if (o->offset == AT(seed)) s->seeded = true;
-      return true;
+      return set_checked_number(o, text, s, problem, problem_size);
   }
 }
 
@@ -295,10 +352,29 @@ static bool home_path(const char *variable, const char *below_home, const char *
   return n > 0 && (size_t)n < size;
 }
 
+const char *option_api_key(void) {
+  return getenv("TROIKA_API_KEY");
+}
+
 bool option_config_path(char *out, size_t size) {
   return home_path("XDG_CONFIG_HOME", ".config", "troika/config", out, size);
 }
 
 bool option_models_folder(char *out, size_t size) {
   return home_path("XDG_CACHE_HOME", ".cache", "troika/models", out, size);
+}
+
+bool option_history_path(char *out, size_t size) {
+  return home_path("XDG_STATE_HOME", ".local/state", "troika/history", out, size);
+}
+
+bool option_home_path(const char *rest, char *out, size_t size) {
+  const char *home = getenv("HOME");
+  int n = home && *home ? snprintf(out, size, "%s/%s", home, rest) : 0;
+  return n > 0 && (size_t)n < size;
+}
+
+bool option_terminal_has_styles(void) {
+  const char *plain = getenv("NO_COLOR"), *terminal = getenv("TERM");
+  return !(plain && *plain) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 }

@@ -12,7 +12,8 @@ typedef enum option_type {
   OPTION_INTEGER,
   OPTION_REAL,
   OPTION_SIZE,
-  OPTION_CHOICE
+  OPTION_CHOICE,
+  OPTION_LIST /* some of the choices, with commas between; kept as text */
 } option_type;
 
 typedef struct option {
@@ -24,7 +25,7 @@ typedef struct option {
   const char *value;   /* "N", "FILE": how help calls it */
   const char *missing; /* default, as a text; NULL: none */
   double min, max;     /* INTEGER, REAL, SIZE */
-  const char *choices; /* CHOICE: "a|b|c" */
+  const char *choices; /* CHOICE, LIST: "a|b|c" */
   const char *help;    /* without the default; help adds it */
   size_t offset;       /* in cli_settings */
 } option;
@@ -43,7 +44,14 @@ void options_set_defaults(cli_settings *s);
 bool options_set_environment(cli_settings *s, cli_command command);
 /* $XDG_CONFIG_HOME/troika/config or ~/.config/troika/config; $XDG_CACHE_HOME/troika/models or
  * ~/.cache/troika/models. False: no home. */
+/* $TROIKA_API_KEY, which is no option: a key on the command line is seen by all. May be NULL. */
+const char *option_api_key(void);
 bool option_config_path(char *out, size_t size);
 bool option_models_folder(char *out, size_t size);
+/* $XDG_STATE_HOME/troika/history or ~/.local/state/troika/history; a file below the home folder. */
+bool option_history_path(char *out, size_t size);
+bool option_home_path(const char *rest, char *out, size_t size);
+/* Neither NO_COLOR nor TERM=dumb: a terminal may get escape sequences. */
+bool option_terminal_has_styles(void);
 
 #endif

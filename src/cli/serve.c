@@ -4,19 +4,29 @@
  *   up:    model → runtime → api → http
  *   down:  a signal: no new connections, 503 to new requests
  *          running requests end; at most --drain seconds, or until a second signal
- *          http (marks the rest gone) → api (waits for its jobs) → runtime → model */
+ *          the rest is cancelled and says so → http → api → runtime → model */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 
-enum { POLL_MS = 50 };
+enum {
+  POLL_MS = 50,
+  LAST_WORDS_MS = 1000, /* for the cancelled to be told so */
+  KEYS_BYTES_MAX = 64 * 1024,
+  API_KEY_ROOM = 1024,
+  FILES_OWN = 64 /* descriptors that are no connections */
+};
 
 /* Signals are taken by sigtimedwait, so they are blocked before the first thread starts. */
 static void block_signals(sigset_t *set) {
@@ -78,6 +88,47 @@ static void drain(const cli_settings *s, const sigset_t *set, http_server *http,
              jobs, (long long)s->drain_s);
   while (clock_real_now(NULL) < end && (api_jobs(a) || http_server_exchanges(http)))
     if (wait_signal(set, POLL_MS)) break;
+  end = clock_real_now(NULL) + LAST_WORDS_MS * INT64_C(1000000);
+  api_stop(a);
+  while (clock_real_now(NULL) < end && (api_jobs(a) || http_server_exchanges(http)))
+    wait_signal(set, POLL_MS);
+}
+
+/* The file's keys and the environment's. False: said why. */
+static bool read_keys(const cli_settings *s, bytes_buffer *out) {
+  const char *one = option_api_key();
+  if (s->api_key_file) {
+    int fd = open(s->api_key_file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+      cli_fail("cannot open %s: %s", s->api_key_file, strerror(errno));
+      return false;
+    }
+    bool ok = cli_read_all(fd, s->api_key_file, KEYS_BYTES_MAX, out);
+    close(fd);
+    if (!ok) return false;
+    size_t from = 0;
+    bool any = false;
+    while (from < out->len) { /* an empty file must not mean "no key needed" */
+      size_t len = strcspn(out->data + from, "\n"), blank = strspn(out->data + from, " \t\r");
+      any = any || (blank < len && out->data[from + blank] != '#');
+      from += len + 1;
+    }
+    if (!any) {
+      cli_fail("%s holds no API key", s->api_key_file);
+      return false;
+    }
+  }
+  bytes_append_string(out, "\n");
+  if (one) bytes_append_string(out, one);
+  return !out->failed || (cli_fail("the API keys are too long"), false);
+}
+
+/* Each connection takes two descriptors, its own and its watcher's. */
+static void check_files(const cli_settings *s) {
+  uint64_t limit = os_files_raise(), wanted = 2 * (uint64_t)s->connections_max + FILES_OWN;
+  if (limit && limit < wanted)
+    log_line(LOG_WARN, "%lld connections may need %llu open files, and this process may have %llu",
+             (long long)s->connections_max, (unsigned long long)wanted, (unsigned long long)limit);
 }
 
 int cli_serve(const cli_settings *s) {
@@ -92,9 +143,21 @@ int cli_serve(const cli_settings *s) {
   }
   log_setup((log_level)s->log_level, s->log_json);
   block_signals(&set);
-  if (!cli_engine_open(s, (uint32_t)s->parallel, &e)) return CLI_FAILED;
+  bytes_buffer keys;
+  bytes_init(&keys, KEYS_BYTES_MAX + API_KEY_ROOM);
+  if (!read_keys(s, &keys)) {
+    bytes_free(&keys);
+    return CLI_FAILED;
+  }
+  check_files(s);
+  if (!cli_engine_open(s, (uint32_t)s->parallel, &e)) {
+    bytes_free(&keys);
+    return CLI_FAILED;
+  }
   api_options options;
   api_options_init(&options);
+  options.keys = keys.data;
+  options.origins = s->cors_origin;
   options.model = e.model;
   options.runtime = e.runtime;
   options.model_name = s->model_name ? s->model_name : e.name;
@@ -104,15 +167,19 @@ int cli_serve(const cli_settings *s) {
   web.host = s->host;
   web.port = (uint16_t)s->port;
   web.body_max = (size_t)s->body_max;
+  web.connections_max = (uint32_t)s->connections_max;
+  web.request_time_s = (uint32_t)s->request_time_s;
   troika_status status = api_open(&options, &a, &err);
   if (!status) {
     api_serve(a, &web);
     status = http_server_open(&web, &http, &err);
   }
+  bytes_free(&keys);
   int code = CLI_OK;
   if (status) {
     code = cli_fail("%s", err.text);
   } else {
+    api_attach(a, http);
     print_ready(s, &e, options.model_name, http_server_port(http));
     wait_signal(&set, -1);
     drain(s, &set, http, a);

@@ -2,15 +2,24 @@
 /* One request and its answer: what the handler reads, and what any thread hands back. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "http/internal.h"
 
+/* "http://host/path", as a client sends to a proxy, is the same as "/path" (RFC 9112, 3.2.2). */
+static const char *skip_authority(const char *target) {
+  static const char scheme[] = "http://";
+  if (strncasecmp(target, scheme, sizeof scheme - 1) != 0) return target;
+  const char *slash = strchr(target + sizeof scheme - 1, '/');
+  return slash ? slash : "/";
+}
+
 http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection,
                                const char *method, const char *path) {
   http_exchange *x = calloc(1, sizeof *x);
-  char *copy = strdup(path);
+  char *copy = strdup(skip_authority(path));
   if (!x || !copy) {
     free(x);
     free(copy);
@@ -36,6 +45,7 @@ void http_exchange_release(http_exchange *x) {
   if (atomic_fetch_sub(&x->refs, 1) != 1) return;
   bytes_free(&x->body);
   bytes_free(&x->out);
+  for (unsigned i = 0; i < x->headers_n; i++) free(x->headers[i].value);
   pthread_mutex_destroy(&x->lock);
   free(x->ring);
   free(x->path);
@@ -105,9 +115,7 @@ void http_watch(http_exchange *x, void (*notify)(void *context), void *context) 
 void http_answer_header(http_exchange *x, const char *name, const char *value) {
   pthread_mutex_lock(&x->lock);
   CHECK(x->answer == ANSWER_NONE && x->headers_n < HTTP_HEADERS_MAX);
-  x->headers[x->headers_n].name = name;
-  strncpy(x->headers[x->headers_n].value, value, sizeof x->headers[0].value - 1);
-  x->headers_n++;
+  if ((x->headers[x->headers_n].value = strdup(value))) x->headers[x->headers_n++].name = name;
   pthread_mutex_unlock(&x->lock);
 }
 

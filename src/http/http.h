@@ -34,23 +34,25 @@ typedef struct http_server http_server;
  * keeps it calls hold and release. */
 typedef struct http_exchange http_exchange;
 
-enum { HTTP_RING_BYTES = 64 * 1024, HTTP_HEADERS_MAX = 8 };
+enum { HTTP_RING_BYTES = 64 * 1024, HTTP_HEADERS_MAX = 16 };
 
 typedef struct http_options {
   const char *host;         /* name or address to listen on; "127.0.0.1" and so on */
   uint16_t port;            /* 0: any free one, see http_server_port */
   size_t body_max;          /* bytes; more is 413 */
   size_t header_max;        /* bytes of request line and headers; more is 431 */
-  uint32_t connections_max; /* further ones wait in the kernel's backlog */
+  uint32_t connections_max; /* when as many are open, idle ones are closed, the longest idle first;
+                               further ones wait in the kernel's backlog */
   uint32_t request_time_s;  /* from accept, or the last answer, to a whole request; then the
-                               connection is closed */
+                               connection is closed, with a 408 if a part of it came */
   uint32_t write_time_s;    /* without progress of a reader; then the connection is closed */
   /* Both run on the HTTP thread and return at once. `begin` sees the headers before the body and
    * may answer (then the body is not read and the connection closes after a POST). `handle` sees
    * the whole request. */
   void (*begin)(void *context, http_exchange *x);
   void (*handle)(void *context, http_exchange *x);
-  /* The body of an error that the server itself answers (400, 413): appended to `out`. */
+  /* The body of an error that the server itself answers (400, 408, 413): appended to `out`. Any of
+   * its threads. */
   void (*refuse)(void *context, unsigned status, const char *message, bytes_buffer *out);
   void *context; /* borrowed until close */
 } http_options;
@@ -72,7 +74,9 @@ void http_server_close(http_server **s);
 /* --- the request. Header and query views are valid inside begin and handle only; method, path and
  * body as long as the exchange. */
 const char *http_method(const http_exchange *x);
-const char *http_path(const http_exchange *x); /* percent-decoded, without the query */
+/* Percent-decoded but for %00, without the query, and without scheme and host where the request
+ * named them. */
+const char *http_path(const http_exchange *x);
 bytes_view http_header(const http_exchange *x,
                        const char *name); /* {NULL, 0} if absent; the first of several */
 bytes_view http_query(const http_exchange *x, const char *name);
@@ -84,7 +88,7 @@ void http_exchange_release(http_exchange *x);
 
 /* --- the answer; any thread, once per exchange. After the client has gone they do nothing. */
 /* Adds a header of the answer; before it is given. name is borrowed for ever (a literal), value is
- * copied and cut at 127 bytes. */
+ * copied; without memory the header is left out. */
 void http_answer_header(http_exchange *x, const char *name, const char *value);
 /* Takes over body->data (and leaves *body empty). */
 void http_answer(http_exchange *x, unsigned status, const char *content_type, bytes_buffer *body);

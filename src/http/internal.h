@@ -22,6 +22,7 @@ typedef struct http_connection { /* guarded by server.lock */
   struct http_connection *next, **at;
   int fd;
   int64_t deadline_ns; /* for a whole request; INT64_MAX while one is being answered */
+  uint64_t received;   /* bytes of the socket when the last answer was done */
   bool hung_up;        /* the last sweep saw its client gone */
 } http_connection;
 
@@ -54,7 +55,7 @@ struct http_exchange {
   bytes_buffer out; /* ANSWER_BODY */
   struct {
     const char *name;
-    char value[128];
+    char *value;
   } headers[HTTP_HEADERS_MAX];
   unsigned headers_n;
   char *ring; /* ANSWER_STREAM: ring_used bytes from ring_head on */

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "http/internal.h"
 
 /* A body in chunks that grew too large is read on this far, so that the client gets its 413 instead
@@ -144,7 +145,11 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
   http_exchange *x = *request;
   if (!x) return;
   *request = NULL;
-  set_deadline(s, x->owner, clock_real_now(NULL) + s->options.request_time_s * INT64_C(1000000000));
+  uint64_t received = os_socket_received(x->owner->fd);
+  pthread_mutex_lock(&s->lock);
+  x->owner->received = received;
+  x->owner->deadline_ns = clock_real_now(NULL) + s->options.request_time_s * INT64_C(1000000000);
+  pthread_mutex_unlock(&s->lock);
   if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK) exchange_mark_gone(x);
   pthread_mutex_lock(&x->lock);
   x->connection = NULL;
@@ -157,6 +162,9 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
 static void on_connection(void *context, struct MHD_Connection *connection, void **socket_context,
                           enum MHD_ConnectionNotificationCode code) {
   http_server *s = context;
+  static _Thread_local bool named;
+  if (!named) os_thread_name("http"); /* the library's own thread */
+  named = true;
   if (code == MHD_CONNECTION_NOTIFY_STARTED) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -186,6 +194,31 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
   pthread_mutex_unlock(&s->lock);
   free(c);
   *socket_context = NULL;
+}
+
+static int hex_digit(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                : -1;
+}
+
+/* %41 becomes A; %00 stays, so that no tail hides behind it. In place. */
+static size_t on_unescape(void *context, struct MHD_Connection *connection, char *text) {
+  (void)context;
+  (void)connection;
+  char *to = text;
+  for (const char *from = text; *from; to++) {
+    int high = from[0] == '%' ? hex_digit(from[1]) : -1, low = high >= 0 ? hex_digit(from[2]) : -1;
+    if (low < 0 || high + low == 0) {
+      *to = *from++;
+    } else {
+      *to = (char)(high * 16 + low);
+      from += 3;
+    }
+  }
+  *to = 0;
+  return (size_t)(to - text);
 }
 
 static void on_log(void *context, const char *format, va_list args)
@@ -271,8 +304,8 @@ troika_status http_server_open(const http_options *options, http_server **out, t
       s->listen_fd, MHD_OPTION_CONNECTION_LIMIT, options->connections_max,
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, options->header_max + (size_t)32 * 1024,
       MHD_OPTION_CONNECTION_TIMEOUT, options->write_time_s, MHD_OPTION_NOTIFY_COMPLETED,
-      on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_STRICT_FOR_CLIENT,
-      1, MHD_OPTION_END);
+      on_completed, s, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, s, MHD_OPTION_NOTIFY_CONNECTION,
+      on_connection, s, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
   if (!s->daemon) {
     status = error_set(err, TROIKA_IO, "the HTTP library did not start");
     goto done;

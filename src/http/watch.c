@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/os.h"
 #include "http/internal.h"
 
 enum { SWEEP_MS = 500, EVENTS = 32 };
@@ -103,12 +104,50 @@ static bool hung_up(int fd) {
   return poll(&p, 1, 0) == 1 && p.revents & (POLLRDHUP | POLLHUP | POLLERR);
 }
 
+/* Past the library, which answers whole requests only. Nothing else is being sent: an answer has no
+ * deadline. What the socket's buffer has no room for is lost, as the connection is. */
+static void send_timeout(http_server *s, int fd) {
+  bytes_buffer body, head;
+  bytes_init(&body, 4096);
+  bytes_init(&head, 8192);
+  if (s->options.refuse)
+    s->options.refuse(s->options.context, 408, "the request did not arrive in time", &body);
+  bytes_append_format(&head,
+                      "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+                      "Content-Length: %zu\r\nConnection: close\r\n\r\n",
+                      body.len);
+  bytes_append(&head, body.data, body.len);
+  ssize_t sent = send(fd, head.data, head.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+  (void)sent;
+  bytes_free(&body);
+  bytes_free(&head);
+}
+
+static void end_connection(http_server *s, http_connection *c, bool say_why) {
+  if (say_why && os_socket_received(c->fd) > c->received) send_timeout(s, c->fd);
+  shutdown(c->fd, SHUT_RDWR);
+  c->deadline_ns = INT64_MAX;
+}
+
+/* All places are taken: the connections that have been idle longest make room. */
+static void make_room(http_server *s) {
+  for (uint32_t over = s->options.connections_max / 16 + 1; over; over--) {
+    http_connection *oldest = NULL;
+    for (http_connection *c = s->connections; c; c = c->next)
+      if (c->deadline_ns != INT64_MAX && (!oldest || c->deadline_ns < oldest->deadline_ns))
+        oldest = c;
+    if (!oldest) return;
+    end_connection(s, oldest, false);
+  }
+}
+
 /* Ends connections whose request is not whole in time, or whose client has been gone for a whole
  * sweep. The descriptor is valid: an entry leaves the list, under this lock, before its socket is
  * closed. */
 static void sweep(http_server *s) {
   int64_t now = clock_real_now(NULL);
   pthread_mutex_lock(&s->lock);
+  if (s->connections_n >= s->options.connections_max) make_room(s);
   for (http_connection *c = s->connections; c; c = c->next) {
     if (c->deadline_ns == INT64_MAX) { /* being answered: watched on its own */
       c->hung_up = false;
@@ -117,8 +156,7 @@ static void sweep(http_server *s) {
     bool was = c->hung_up;
     c->hung_up = hung_up(c->fd);
     if (c->deadline_ns > now && !(was && c->hung_up)) continue;
-    shutdown(c->fd, SHUT_RDWR);
-    c->deadline_ns = INT64_MAX;
+    end_connection(s, c, !c->hung_up);
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -127,6 +165,7 @@ static void *watch_main(void *context) {
   http_server *s = context;
   struct epoll_event events[EVENTS];
   int64_t swept = clock_real_now(NULL);
+  os_thread_name("http-watch");
   for (;;) {
     int n = epoll_wait(s->epoll_fd, events, EVENTS, SWEEP_MS);
     for (int i = 0; i < n; i++) {

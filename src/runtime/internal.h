@@ -6,6 +6,7 @@
  *   runtime.c  troika_runtime_*: open, close, statistics
  *   loop.c     the runtime thread: mailbox, decisions, requests
  *   launch.c   the runtime thread: rows into launches, completions into tokens
+ *   constrain.c  grammars: made on the client's thread, stepped on the runtime's
  *   sample.c   logits to token, pure
  *
  * Ownership: a `request` is made by submit on the client's thread, belongs to the runtime thread
@@ -25,6 +26,7 @@
 #include "runtime/sample.h"
 #include "sched/sched.h"
 #include "text/emit.h"
+#include "text/grammar.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 #include "troika/stream.h"
@@ -45,7 +47,9 @@ struct troika_model {
   char *name;
   const char *type;
   uint64_t parameters;
-  _Atomic uint32_t users; /* runtimes */
+  _Atomic uint32_t users;       /* runtimes */
+  pthread_mutex_t grammar_lock; /* guards: */
+  grammar_vocab *grammar_words; /* made when the first grammar is asked for; then constant */
 };
 
 /* Activation slots: reactive, proactive and promoted prefill, reactive and proactive decode.
@@ -77,7 +81,12 @@ typedef struct request {
   struct request *next; /* in the queue */
   uint32_t id, place, seq;
   uint8_t state;
+  grammar *form;     /* NULL: free text */
+  uint32_t *allowed; /* the tokens that may come next, a bit each, if allowed_known */
+  bool allowed_known;
   bool in_flight, ending;
+  const troika_stream *share; /* asked for; looked at once, when the SUBMIT arrives */
+  uint32_t behind; /* id of the request whose prompt is waited for; else SCHED_NO_REQUEST */
   uint32_t need[KV_GROUPS_MAX]; /* KV pages at most */
   uint32_t computed, flying;    /* positions whose KV is written; rows in the launch */
   uint32_t n;                   /* tokens known: prompt and answer */
@@ -184,5 +193,12 @@ request *request_by_id(troika_runtime *rt, uint32_t id);
 
 /* stream.c */
 void request_free(request *r);
+
+/* constrain.c */
+/* Client's thread: compiles what `q` asks for into r->form. */
+troika_status constrain_create(troika_model *m, const troika_request *q, request *r,
+                               troika_error *err);
+void constrain_prepare(request *r); /* r->allowed, if it is not known yet */
+troika_status constrain_take(request *r, int32_t token, bool *over); /* after the draw */
 
 #endif

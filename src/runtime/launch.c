@@ -103,12 +103,20 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
   const sample_kernels kernels = {rt->math.vec_max, rt->math.vec_sum_exp};
   const sample_history history = {r->tokens, r->n, r->prompt_n};
   sample_result result;
+  bool over = false;
+  constrain_prepare(r);
   troika_status status = sample_token(&r->params, &history, r->n, logits, rt->g->vocab, &kernels,
                                       rt->sample_scratch, &result);
   int64_t now = clock_now(rt->clock);
+  if (!status && r->form) status = constrain_take(r, result.token, &over);
   if (status) {
-    char text[96];
-    snprintf(text, sizeof text, "the model gave no finite logits at position %u", r->n - 1);
+    char text[256];
+    if (status == TROIKA_NUMERIC)
+      snprintf(text, sizeof text, "the model gave no finite logits at position %u", r->n - 1);
+    else
+      snprintf(text, sizeof text, "no token may follow at position %u: %s", r->n - 1,
+               r->form && *grammar_failure(r->form) ? grammar_failure(r->form)
+                                                    : "logit_bias forbids all that are left");
     request_end(rt, r, TROIKA_FINISH_ERROR, status, text);
     return;
   }
@@ -123,7 +131,7 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
   bytes_view unused;
   bool stop = emit_push(r->stops, tokenizer_piece(t, result.token, false), &unused);
   add_record(r, &result);
-  if (stop)
+  if (stop || over)
     request_end(rt, r, TROIKA_FINISH_STOP, TROIKA_OK, "");
   else if (r->n == r->prompt_n + r->max_new)
     request_end(rt, r, TROIKA_FINISH_LENGTH, TROIKA_OK, "");

@@ -96,6 +96,17 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
 }
 
 static void close_stream(troika_runtime *rt, troika_stream *s);
+static request *request_of(troika_runtime *rt, const troika_stream *s);
+
+/* True while the prompt that a queued request shares is still being computed by another: then the
+ * policy does not see it, unless it is over anyway. */
+static bool waits_behind(troika_runtime *rt, request *r) {
+  if (r->behind == SCHED_NO_REQUEST || atomic_load(&r->stream->cancelled)) return false;
+  const request *before = request_by_id(rt, r->behind);
+  if (before && before->state != REQUEST_DECODE) return true;
+  r->behind = SCHED_NO_REQUEST;
+  return false;
+}
 
 static void handle_message(troika_runtime *rt, message *m) {
   switch (m->kind) {
@@ -104,6 +115,8 @@ static void handle_message(troika_runtime *rt, message *m) {
       r->id = rt->next_id++;
       if (rt->next_id == SCHED_NO_REQUEST) rt->next_id = 0;
       r->state = REQUEST_QUEUED;
+      const request *before = r->share ? request_of(rt, r->share) : NULL;
+      r->behind = before ? before->id : SCHED_NO_REQUEST;
       kv_need(rt->pages, r->prompt_n + r->max_new, r->need);
       queue_push(rt, r);
       break;
@@ -182,7 +195,8 @@ static size_t decide(troika_runtime *rt, int64_t *wake_ns) {
                      .launches_max = 1};
   for (uint32_t i = 0; i < rt->parallel; i++)
     if (rt->places[i]) rt->view[view.n_requests++] = view_of(rt->places[i]);
-  for (const request *r = rt->queue_first; r; r = r->next) rt->view[view.n_requests++] = view_of(r);
+  for (request *r = rt->queue_first; r; r = r->next)
+    if (!waits_behind(rt, r)) rt->view[view.n_requests++] = view_of(r);
   sched_launch_view flight = {.id = 0,
                               .stopping = rt->flight.stopping,
                               .decode_rows = rt->flight.n_decodes,
@@ -220,6 +234,9 @@ static void admit(troika_runtime *rt, request *r) {
   kv_ref ref;
   if (!r->no_prefix_cache && kv_match(rt->pages, 0, r->tokens, r->prompt_n, true, &ref))
     r->cached = r->computed = kv_attach(rt->pages, r->seq, 0, r->tokens, &ref);
+  pthread_mutex_lock(&rt->stats_lock);
+  rt->stats.cached_tokens += r->cached;
+  pthread_mutex_unlock(&rt->stats_lock);
 }
 
 static void refuse(troika_runtime *rt, request *r, uint8_t reason) {
@@ -288,6 +305,7 @@ static void update_stats(troika_runtime *rt) {
 
 void *runtime_main(void *runtime) {
   troika_runtime *rt = runtime;
+  os_thread_name("runtime");
   rt->math.thread_setup();
   while (!rt->quitting) {
     uint32_t seen = mailbox_signal(&rt->mail);
@@ -299,6 +317,8 @@ void *runtime_main(void *runtime) {
     size_t n = decide(rt, &wake_ns);
     apply(rt, n);
     if (rt->closing) retry_closing(rt);
+    for (uint32_t i = 0; i < rt->parallel; i++) /* the devices are busy meanwhile */
+      if (rt->places[i]) constrain_prepare(rt->places[i]);
     update_stats(rt);
     if (n || rt->quitting) continue; /* what was done may allow more */
     int64_t now = clock_now(rt->clock);

@@ -10,6 +10,8 @@
 #include "runtime/internal.h"
 
 static void free_model(troika_model *m) {
+  grammar_vocab_destroy(&m->grammar_words);
+  pthread_mutex_destroy(&m->grammar_lock);
   chat_template_destroy(&m->chat);
   tokenizer_destroy(&m->t);
   model_graph_destroy(&m->g);
@@ -71,6 +73,7 @@ troika_status troika_model_open(const char *path, const troika_model_options *op
                      options->size, sizeof *options);
   troika_model *m = calloc(1, sizeof *m);
   if (!m) return error_set(err, TROIKA_NO_MEMORY, "no memory for a model");
+  pthread_mutex_init(&m->grammar_lock, NULL);
   troika_status status = (m->path = strdup(path))
                              ? gguf_open(path, &m->file, err)
                              : error_set(err, TROIKA_NO_MEMORY, "no memory for a model");
@@ -149,14 +152,19 @@ const char *troika_model_piece(const troika_model *m, int32_t token, bool specia
 }
 
 troika_status troika_model_chat(const troika_model *m, const char *messages, size_t messages_len,
-                                const char *tools, size_t tools_len, bool add_generation_prompt,
+                                const char *tools, size_t tools_len, troika_chat_end end,
                                 int32_t *tokens, size_t capacity, size_t *n, troika_error *err) {
   if (!m->chat)
     return error_set(
         err, TROIKA_NOT_FOUND,
         "the model has no chat template: give it plain text, or a template of your own");
   tokenizer_ids ids = {0};
-  chat_render_options options = {add_generation_prompt, (int64_t)time(NULL)};
+  static const chat_end ends[] = {[TROIKA_CHAT_GENERATE] = CHAT_GENERATE,
+                                  [TROIKA_CHAT_CONTINUE] = CHAT_CONTINUE,
+                                  [TROIKA_CHAT_CLOSED] = CHAT_CLOSED};
+  if ((size_t)end >= sizeof ends / sizeof *ends)
+    return error_set(err, TROIKA_INVALID, "chat end %d: not one of three", (int)end);
+  chat_render_options options = {ends[end], (int64_t)time(NULL)};
   troika_status status = chat_template_tokenize(m->chat, m->t, bytes_of(messages, messages_len),
                                                 bytes_of(tools, tools_len), options, 0, &ids, err);
   return give_ids(&ids, status, tokens, capacity, n, err);

@@ -12,7 +12,7 @@
 
 enum {
   THREADS_MAX = 256,
-  PARALLEL_DEFAULT = 8,
+  PARALLEL_DEFAULT = 32,
   QUEUE_DEFAULT = 256,
   SPAN_DEFAULT = 256,
   SPAN_MIN = 16
@@ -178,6 +178,7 @@ static void first_stats(troika_runtime *rt, const troika_runtime_options *o, int
   pthread_mutex_lock(&rt->stats_lock);
   rt->stats.threads = o->threads;
   rt->stats.parallel = rt->parallel;
+  rt->stats.queue_max = rt->queue_max;
   rt->stats.context = rt->context;
   rt->stats.span_rows = rt->span_rows;
   rt->stats.kv_bytes = kv_bytes(rt->pages);

@@ -239,8 +239,16 @@ static uint32_t entries_from(const scratch_parts *s, const float *x, uint32_t n,
 /* --- bias and penalties --- */
 
 static bool changes_logits(const sample_params *p) {
-  return p->bias_n || p->repeat_penalty != 1.0f || p->frequency_penalty != 0 ||
+  return p->allowed || p->bias_n || p->repeat_penalty != 1.0f || p->frequency_penalty != 0 ||
          p->presence_penalty != 0;
+}
+
+static void apply_allowed(const uint32_t *allowed, float *logits, uint32_t vocab) {
+  for (uint32_t i = 0; i < vocab; i += 32) {
+    uint32_t word = allowed[i / 32], n = vocab - i < 32 ? vocab - i : 32;
+    if (word == UINT32_MAX) continue;
+    for (uint32_t j = 0; j < n; j++) logits[i + j] = word >> j & 1 ? logits[i + j] : -INFINITY;
+  }
 }
 
 static void apply_bias(const sample_params *p, float *logits, uint32_t vocab) {
@@ -279,6 +287,7 @@ static void apply_counts(const sample_params *p, const sample_history *h, uint32
 
 static void apply_changes(const sample_params *p, const sample_history *h, uint32_t *count,
                           float *logits, uint32_t vocab) {
+  if (p->allowed) apply_allowed(p->allowed, logits, vocab);
   apply_bias(p, logits, vocab);
   if (p->repeat_penalty != 1.0f) apply_repeat(p, h, count, logits, vocab);
   if (p->frequency_penalty != 0 || p->presence_penalty != 0)
@@ -394,7 +403,8 @@ troika_status sample_token(const sample_params *params, const sample_history *hi
   if (changes_logits(params)) {
     apply_changes(params, history, s.count, logits, vocab);
     max = maximum(kernels, logits, vocab);
-    if (!isfinite(max)) return TROIKA_NUMERIC; /* a bias forbids all that is left, or overflows */
+    if (max == -INFINITY) return TROIKA_LIMIT;
+    if (!isfinite(max)) return TROIKA_NUMERIC; /* a bias overflows */
   }
   uint32_t token;
   if (!(params->temperature >=

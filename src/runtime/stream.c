@@ -36,6 +36,8 @@ troika_status troika_stream_open(troika_runtime *rt, const troika_stream_options
 void request_free(request *r) {
   if (!r) return;
   emit_destroy(&r->stops);
+  grammar_destroy(&r->form);
+  free(r->allowed);
   free(r->tokens);
   free(r->records);
   free(r->tops);
@@ -101,6 +103,7 @@ static troika_status check_request(const troika_runtime *rt, const troika_reques
   CHECK_MOST(top_logprobs, TROIKA_TOP_MAX);
   CHECK_MOST(stop_n, TROIKA_STOP_MAX);
   CHECK_MOST(bias_n, TROIKA_BIAS_MAX);
+  CHECK_MOST(grammar, TROIKA_GRAMMAR_LARK);
   for (uint32_t i = 0; i < q->bias_n; i++)
     if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
         !isfinite(q->bias[i].bias))
@@ -130,6 +133,7 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
   r->max_new = q->max_tokens < room ? q->max_tokens : room;
   r->ignore_eos = q->ignore_eos;
   r->no_prefix_cache = q->no_prefix_cache;
+  r->share = q->share;
   r->params = (sample_params){.temperature = q->temperature,
                               .top_p = q->top_p,
                               .min_p = q->min_p,
@@ -157,7 +161,8 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
     memcpy(bias, q->bias, q->bias_n * sizeof *bias);
     r->params.bias = bias;
   }
-  if (text_create(rt, q, &r->stops, err)) goto fail;
+  if (text_create(rt, q, &r->stops, err) || constrain_create(rt->model, q, r, err)) goto fail;
+  r->params.allowed = r->allowed;
   return r;
 no_memory:
   error_set(err, TROIKA_NO_MEMORY, "no memory for a request of %u tokens", q->prompt_n);

@@ -8,6 +8,10 @@
 #include "text/rust/troika_text_rs.h"
 #include "text/tokenizer_internal.h"
 
+_Static_assert((int)CHAT_GENERATE == TROIKA_RS_GENERATE &&
+                   (int)CHAT_CONTINUE == TROIKA_RS_CONTINUE && (int)CHAT_CLOSED == TROIKA_RS_CLOSED,
+               "the enum of template.h and that of troika_text_rs.h");
+
 /* ChatML, for a file without a template whose vocabulary has its tokens. */
 static const char chatml[] =
     "{% for message in messages %}"
@@ -107,7 +111,7 @@ troika_status chat_template_render(const chat_template *t, bytes_view messages_j
                                       .tools = rs_bytes(tools_json),
                                       .output_max = OUTPUT_MAX,
                                       .now_unix_s = options.now_unix_s,
-                                      .add_generation_prompt = options.add_generation_prompt};
+                                      .end = (troika_rs_chat_end)options.end};
   troika_rs_text text = {0}, error = {0};
   int status = troika_rs_template_render(t->rs, &request, &text, &error);
   if (status != TROIKA_OK) return rs_failed(status, &error, "", err);
@@ -138,7 +142,7 @@ troika_status chat_template_tokenize(const chat_template *t, const tokenizer *to
                                       .tools = rs_bytes(tools_json),
                                       .output_max = OUTPUT_MAX,
                                       .now_unix_s = options.now_unix_s,
-                                      .add_generation_prompt = options.add_generation_prompt};
+                                      .end = (troika_rs_chat_end)options.end};
   troika_rs_bytes *controls = controls_list(tok, &request.controls_n);
   if (!controls) return error_set(err, TROIKA_NO_MEMORY, "no memory for the chat template");
   request.controls = controls;

@@ -23,7 +23,8 @@
  * Not bounded: minijinja 3.1.0 joins lists lazily, and a template that doubles a list 33 times
  * (`x = x + x` in a loop) takes all memory whatever the fuel. Templates come from the model file
  * or the command line, never from a request. Rendered differently from jinja2: `'%s' % x`,
- * macro varargs, pprint, autoescape.
+ * macro varargs, pprint, autoescape; filters that are generators there are lists here, so
+ * `x | map(...) | tojson` is text, not an error.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_TEMPLATE_H
 #define TEXT_TEMPLATE_H
@@ -47,14 +48,27 @@ void chat_template_destroy(chat_template **t);
 const char *chat_template_source(const chat_template *t);
 bool chat_template_is_builtin(const chat_template *t);
 
+/* What follows the messages; troika/model.h has the same for clients of the library. */
+typedef enum chat_end {
+  CHAT_GENERATE, /* the template's generation prompt */
+  CHAT_CONTINUE, /* nothing; the last message, of role assistant, is cut open behind its text */
+  CHAT_CLOSED    /* nothing */
+} chat_end;
+
 typedef struct chat_render_options {
-  bool add_generation_prompt;
+  chat_end end;
   int64_t now_unix_s; /* what strftime_now sees */
 } chat_render_options;
 
 /* messages_json: a JSON array of {role, content, ...}; tools_json: a JSON array or empty. `out`
  * receives the text as a person would read it (for /apply-template and tests). raise_exception's
- * text comes back as TROIKA_INVALID in err. */
+ * text comes back as TROIKA_INVALID in err.
+ *
+ * CHAT_CONTINUE is the reference library's continue_final_message: a tag that occurs nowhere else
+ * goes behind the last message's text, and what the template writes from the tag on is cut off,
+ * with the white space before it if the template trimmed the tag's blank. So whether a thinking
+ * template can be continued is its own decision. TROIKA_INVALID if the last message has another
+ * role or no text, or if the tag does not come out. */
 troika_status chat_template_render(const chat_template *t, bytes_view messages_json,
                                    bytes_view tools_json, chat_render_options options,
                                    bytes_buffer *out, troika_error *err);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running `troika serve`, and checks that print "ok NAME" or "not ok NAME: why" (tools/run_tests.py counts these lines)."""
+import http.client
 import json
 import os
 import re
@@ -19,11 +20,11 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 
 class Server:
-    """`with Server("--parallel", "1") as s:` - s.url; the server's log is in s.log."""
+    """`with Server("--parallel", "1") as s:` - s.url; the server's log is in s.log. environment: variables besides the test's own."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, environment=None):
         self.process = subprocess.Popen([BINARY, "serve", "--port", "0", *options], stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+                                        stderr=subprocess.PIPE, text=True, env=ENVIRONMENT | (environment or {}))
         self.log = []
         self.ready = self.process.stdout.readline()
         self.curl = self.process.stdout.readline()
@@ -51,10 +52,10 @@ class Server:
             self.process.kill()
             raise
 
-    def ask(self, path, body=None, timeout=300):
+    def ask(self, path, body=None, timeout=300, headers=None):
         """(status, headers, JSON)"""
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"} | (headers or {}))
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, answer.headers, json.loads(answer.read())
@@ -74,6 +75,32 @@ class Server:
         with urllib.request.urlopen(request, timeout=300) as answer:
             lines = answer.read().decode().split("\n")
         return [line[6:] for line in lines if line.startswith("data: ")], [line for line in lines if line.startswith(":")]
+
+    def chunks(self, path, body):
+        """The chunks of a stream that has to end well."""
+        data, _ = self.events(path, body | {"stream": True})
+        assert data[-1] == "[DONE]" and "[DONE]" not in data[:-1], data
+        return [json.loads(line) for line in data[:-1]]
+
+    def raw(self, *pieces, pause=0, timeout=60):
+        """Sends bytes as they are, piece by piece, and reads one answer: (status, headers, body)."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(pause)
+            except (ConnectionResetError, BrokenPipeError):  # it answered before it had all
+                pass
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            return answer.status, answer.headers, answer.read()
+
+    def metrics(self):
+        """Of /metrics: name with its labels -> value."""
+        with urllib.request.urlopen(self.url + "/metrics", timeout=60) as answer:
+            lines = answer.read().decode().split("\n")
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line and not line.startswith("#")}
 
     def wait_running(self, want, seconds=60):
         """Until /health counts `want` running requests; the seconds it took, or None."""

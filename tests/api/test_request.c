@@ -129,14 +129,13 @@ static void test_wrong_fields_are_named(void **state) {
   refuse("{" USER ",\"stop\":[1]}", API_CHAT, "stop", "string");
   refuse("{" USER ",\"stop\":\"a\\u0000b\"}", API_CHAT, "stop", "NUL");
   refuse("{" USER ",\"n\":0}", API_CHAT, "n", "1 to 128");
-  refuse("{" USER ",\"n\":2}", API_CHAT, "n", "one answer");
+  refuse("{" USER ",\"n\":129}", API_CHAT, "n", "1 to 128");
+  refuse("{" USER ",\"n\":2,\"best_of\":3}", API_CHAT, "best_of", "n is 2");
   refuse("{" USER ",\"top_logprobs\":2}", API_CHAT, "top_logprobs", "needs logprobs");
   refuse("{" USER ",\"logprobs\":true,\"top_logprobs\":21}", API_CHAT, "top_logprobs", "0 to 20");
   refuse("{" USER ",\"logit_bias\":{\"1000\":1}}", API_CHAT, "logit_bias", "below 1000");
   refuse("{" USER ",\"logit_bias\":{\"-1\":1}}", API_CHAT, "logit_bias", "below 1000");
   refuse("{" USER ",\"logit_bias\":{\"1\":101}}", API_CHAT, "logit_bias", "-100 to 100");
-  refuse("{" USER ",\"response_format\":{\"type\":\"json_object\"}}", API_CHAT, "response_format",
-         "not supported");
   refuse("{" USER ",\"tool_choice\":\"required\"}", API_CHAT, "tool_choice", "auto");
   refuse("{" USER ",\"model\":5}", API_CHAT, "model", "string");
 }
@@ -190,24 +189,124 @@ static void test_prompts(void **state) {
   (void)state;
   api_request r;
   take("{\"prompt\":\"\"}", API_COMPLETIONS, &r);
-  assert_true(!r.has_tokens && r.prompt.len == 0);
+  assert_true(r.prompts_n == 1 && !r.prompts[0].tokens && r.prompts[0].text.len == 0);
   api_request_free(&r);
   take("{\"prompt\":[\"a\\u0000b\"]}", API_COMPLETIONS, &r);
-  assert_int_equal(r.prompt.len, 3);
+  assert_int_equal(r.prompts[0].text.len, 3);
   api_request_free(&r);
   take("{\"prompt\":[1,2,999],\"logprobs\":0}", API_COMPLETIONS, &r);
-  assert_true(r.has_tokens && r.tokens_n == 3 && r.tokens[2] == 999 && r.engine.logprobs);
+  assert_true(r.prompts_n == 1 && r.prompts[0].tokens_n == 3 && r.prompts[0].tokens[2] == 999 &&
+              r.engine.logprobs);
   api_request_free(&r);
   take("{\"prompt\":[[4]]}", API_COMPLETIONS, &r);
-  assert_true(r.has_tokens && r.tokens_n == 1 && r.tokens[0] == 4);
+  assert_true(r.prompts_n == 1 && r.prompts[0].tokens_n == 1 && r.prompts[0].tokens[0] == 4);
+  api_request_free(&r);
+  take("{\"prompt\":[[1,2],[3],\"c\"],\"n\":2,\"best_of\":2,\"echo\":true}", API_COMPLETIONS, &r);
+  assert_true(r.prompts_n == 3 && r.n == 2 && r.echo);
+  assert_true(r.prompts[1].tokens_n == 1 && r.prompts[1].tokens[0] == 3);
+  assert_true(!r.prompts[2].tokens && r.prompts[2].text.len == 1);
   api_request_free(&r);
   refuse("{\"prompt\":[]}", API_COMPLETIONS, "prompt", "empty");
-  refuse("{\"prompt\":[[]]}", API_COMPLETIONS, "prompt", "empty");
-  refuse("{\"prompt\":[\"a\",\"b\"]}", API_COMPLETIONS, "prompt", "2 prompts");
+  refuse("{\"prompt\":[[]]}", API_COMPLETIONS, "prompt[0]", "empty");
+  refuse("{\"prompt\":[\"a\",[1000]]}", API_COMPLETIONS, "prompt[1]", "below 1000");
+  refuse("{\"prompt\":[\"a\",5]}", API_COMPLETIONS, "prompt[1]", "not an integer");
+  refuse("{\"prompt\":[\"a\",\"b\"],\"n\":65}", API_COMPLETIONS, "prompt", "at most 128");
   refuse("{\"prompt\":[1000]}", API_COMPLETIONS, "prompt", "below 1000");
   refuse("{\"prompt\":[1,-1]}", API_COMPLETIONS, "prompt", "prompt[1]");
   refuse("{}", API_COMPLETIONS, "prompt", "absent");
-  refuse("{\"prompt\":\"a\",\"echo\":true}", API_COMPLETIONS, "echo", "not supported");
+  refuse("{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", API_COMPLETIONS, "echo",
+         "not supported");
+  refuse("{\"prompt\":\"a\",\"suffix\":\"b\"}", API_COMPLETIONS, "suffix", "not supported");
+}
+
+/* C9: whether the last message is gone on with. */
+static void test_prefill(void **state) {
+  (void)state;
+  api_request r;
+  take(
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+      "\"The\"}]}",
+      API_CHAT, &r);
+  assert_true(r.continues);
+  api_request_free(&r);
+  take("{" USER "}", API_CHAT, &r);
+  assert_false(r.continues);
+  api_request_free(&r);
+  take("{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}",
+       API_CHAT, &r);
+  assert_false(r.continues);
+  api_request_free(&r);
+  refuse(
+      "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\","
+      "\"content\":\"b\"}]}",
+      API_CHAT, "messages[1]", "role assistant");
+}
+
+/* C6 */
+static void test_folding(void **state) {
+  (void)state;
+  api_request r;
+  take(
+      "{\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+      "brief.\"},{\"role\":\"user\",\"name\":\"n\","
+      "\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"x\"}]}",
+      API_CHAT, &r);
+  char *folded = api_messages_fold(json_object_get(r.root, "messages"));
+  assert_string_equal(folded,
+                      "[{\"role\":\"user\",\"name\":\"n\",\"content\":\"Be brief.\\n\\nhi\"},"
+                      "{\"role\":\"assistant\",\"content\":\"x\"}]");
+  free(folded);
+  api_request_free(&r);
+  take("{" USER "}", API_CHAT, &r);
+  assert_null(api_messages_fold(json_object_get(r.root, "messages")));
+  api_request_free(&r);
+}
+
+#define FORMAT(text) "{" USER ",\"response_format\":" text "}"
+#define SCHEMA(text)                                                                               \
+  FORMAT(                                                                                          \
+      "{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"strict\":true,\"schema\":" text \
+      "}}")
+
+static void test_formats(void **state) {
+  (void)state;
+  api_request r;
+  take(FORMAT("{\"type\":\"text\"}"), API_CHAT, &r);
+  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_NONE);
+  api_request_free(&r);
+  take(FORMAT("{\"type\":\"json_object\"}"), API_CHAT, &r);
+  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_JSON_OBJECT);
+  api_request_free(&r);
+  take(SCHEMA("{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}"), API_CHAT,
+       &r);
+  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_JSON_SCHEMA);
+  assert_string_equal(r.engine.grammar_text,
+                      "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}");
+  api_request_free(&r);
+  take(FORMAT("{\"type\":\"grammar\",\"syntax\":\"regex\",\"definition\":\"a\\u0000+\"}"), API_CHAT,
+       &r);
+  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_REGEX);
+  assert_int_equal(r.engine.grammar_len, 3);
+  api_request_free(&r);
+  refuse(FORMAT("\"json\""), API_CHAT, "response_format", "an object");
+  refuse(FORMAT("{}"), API_CHAT, "response_format.type", "json_schema");
+  refuse(FORMAT("{\"type\":\"text\\u0000x\"}"), API_CHAT, "response_format.type", "json_schema");
+  refuse(FORMAT("{\"type\":\"json_schema\"}"), API_CHAT, "response_format.json_schema", "absent");
+  refuse(FORMAT("{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}"), API_CHAT,
+         "response_format.json_schema.schema", "absent"); /* J7 */
+  refuse(FORMAT("{\"type\":\"grammar\",\"syntax\":\"gbnf\"}"), API_CHAT, "response_format.syntax",
+         "lark");
+  refuse(FORMAT("{\"type\":\"grammar\",\"syntax\":\"lark\"}"), API_CHAT,
+         "response_format.definition", "absent");
+  /* J4: OpenAI's strict */
+  refuse(SCHEMA("{\"type\":\"object\"}"), API_CHAT, "response_format", "object at $ ");
+  refuse(
+      SCHEMA(
+          "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{\"a\":{\"anyOf\":[{"
+          "\"type\":\"null\"},{\"properties\":{}}]}}}"),
+      API_CHAT, "response_format", "$.properties.a.anyOf[1] ");
+  refuse("{" USER ",\"tools\":[{}],\"response_format\":{\"type\":\"json_object\"}}", API_CHAT,
+         "response_format", "tools"); /* C10 */
 }
 
 /* T8, T9, J8 and others: what is no JSON of ours. */
@@ -259,6 +358,8 @@ int main(void) {
       cmocka_unit_test(test_lengths),        cmocka_unit_test(test_wrong_fields_are_named),
       cmocka_unit_test(test_messages),       cmocka_unit_test(test_prompts),
       cmocka_unit_test(test_bad_bodies),     cmocka_unit_test(test_writing),
+      cmocka_unit_test(test_prefill),        cmocka_unit_test(test_folding),
+      cmocka_unit_test(test_formats),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,11 +30,19 @@ static void check_taken(const api_request *r) {
   }
   for (uint32_t i = 0; i < e->bias_n; i++)
     expect(e->bias[i].token >= 0 && e->bias[i].token < VOCAB);
-  for (uint32_t i = 0; i < r->tokens_n; i++) expect(r->tokens[i] >= 0 && r->tokens[i] < VOCAB);
+  expect(r->n >= 1 && r->prompts_n >= 1 && (uint64_t)r->n * r->prompts_n <= API_CHOICES_MAX);
+  expect(e->grammar <= TROIKA_GRAMMAR_JSON_OBJECT || e->grammar_text);
   if (r->endpoint == API_COMPLETIONS) {
-    expect(r->has_tokens ? r->tokens_n > 0 : r->prompt.ptr != NULL);
+    for (uint32_t p = 0; p < r->prompts_n; p++) {
+      const api_prompt *prompt = &r->prompts[p];
+      expect(prompt->tokens ? prompt->tokens_n > 0 : prompt->text.ptr != NULL);
+      for (uint32_t i = 0; prompt->tokens && i < prompt->tokens_n; i++)
+        expect(prompt->tokens[i] >= 0 && prompt->tokens[i] < VOCAB);
+    }
     return;
   }
+  char *folded = api_messages_fold(json_object_get(r->root, "messages"));
+  free(folded);
   json_t *messages = json_loads(r->messages, JSON_ALLOW_NUL, NULL);
   expect(json_array_size(messages) > 0);
   json_decref(messages);

@@ -104,6 +104,22 @@ pub fn needed(controls: &Controls, json: &[&serde_json::Value]) -> bool {
 
 const PLANE: std::ops::RangeInclusive<u32> = 0xF0000..=0xFFFFD;
 
+/// Those that occur in neither the template nor the messages.
+pub fn private_letters(
+    template: &str,
+    json: &[&serde_json::Value],
+) -> impl Iterator<Item = char> + use<> {
+    let mut used: HashSet<char> = HashSet::new();
+    let mut see = |text: &str| used.extend(text.chars().filter(|c| PLANE.contains(&(*c as u32))));
+    see(template);
+    for value in json {
+        strings(value, &mut see);
+    }
+    PLANE
+        .filter_map(char::from_u32)
+        .filter(move |c| !used.contains(c))
+}
+
 impl Marks {
     /// None if the private plane is used up.
     pub fn choose(
@@ -111,16 +127,7 @@ impl Marks {
         template: &str,
         json: &[&serde_json::Value],
     ) -> Option<Marks> {
-        let mut used: HashSet<char> = HashSet::new();
-        let mut see =
-            |text: &str| used.extend(text.chars().filter(|c| PLANE.contains(&(*c as u32))));
-        see(template);
-        for value in json {
-            strings(value, &mut see);
-        }
-        let mut free = PLANE
-            .filter_map(char::from_u32)
-            .filter(|c| !used.contains(c));
+        let mut free = private_letters(template, json);
         let mut edges: Vec<char> = controls.edges.iter().copied().collect();
         edges.sort_unstable();
         let mut marks = Marks {

@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C side of chat templates; troika_text_rs.h is its contract.
+//! The C side of chat templates, and what they share with grammars (grammar.rs);
+//! troika_text_rs.h is its contract.
 //!
 //! Every entry catches panics and works on a thread of its own with a deep stack: parsing and
 //! rendering recurse, and an overflow is a crash that nothing catches.
 
+mod disjoint;
+mod finite;
+mod grammar;
 mod guard;
+mod lark;
+mod prefill;
 mod python;
+mod regex;
+mod schema;
+mod source;
 mod template;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
-use template::{Request, Template};
+use template::{End, Request, Template};
 
 pub enum Failure {
     Invalid(String),
     Format(String),
+    Unsupported(String),
     Limit(String),
     NoMemory,
     Internal(String),
@@ -29,6 +39,7 @@ impl Failure {
         match self {
             Failure::Invalid(_) => 1,
             Failure::Format(_) => 2,
+            Failure::Unsupported(_) => 3,
             Failure::NoMemory => 4,
             Failure::Limit(_) => 7,
             Failure::Internal(_) => 15,
@@ -37,9 +48,11 @@ impl Failure {
 
     fn text(self) -> String {
         match self {
-            Failure::Invalid(t) | Failure::Format(t) | Failure::Limit(t) | Failure::Internal(t) => {
-                t
-            }
+            Failure::Invalid(t)
+            | Failure::Format(t)
+            | Failure::Unsupported(t)
+            | Failure::Limit(t)
+            | Failure::Internal(t) => t,
             Failure::NoMemory => "no memory for a thread".into(),
         }
     }
@@ -70,7 +83,7 @@ pub struct RenderRequest {
     controls_n: usize,
     output_max: usize,
     now_unix_s: i64,
-    add_generation_prompt: bool,
+    end: i32, // a C enum: any number may come
 }
 
 /// SAFETY: `bytes` points to len readable bytes, which outlive the call.
@@ -115,7 +128,10 @@ fn deep<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, 
 
 fn entry(error: *mut Text, work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     static QUIET: Once = Once::new();
-    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    QUIET.call_once(|| {
+        grammar::hook_before_ours();
+        std::panic::set_hook(Box::new(|_| {}));
+    });
     let result = catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Failure::Internal("the template engine failed".into())));
     match result {
@@ -176,7 +192,11 @@ pub unsafe extern "C" fn troika_rs_template_render(
         let wanted = Request {
             messages: view(given.messages)?,
             tools: view(given.tools)?,
-            add_generation_prompt: given.add_generation_prompt,
+            end: match given.end {
+                0 => End::Generate,
+                1 => End::Continue,
+                _ => End::Closed,
+            },
             now: given.now_unix_s,
             output_max: given.output_max,
         };

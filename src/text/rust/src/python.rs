@@ -507,7 +507,26 @@ pub fn method(
             return Ok(result);
         }
     }
+    // Python takes `dict.from_keys` for the type dict[...] and calls that: dict(pairs). Published
+    // templates live on it.
+    if method == "from_keys" && state.lookup("dict").as_ref() == Some(value) {
+        let (pairs,): (Value,) = from_args(args)?;
+        return dict_of(state, &pairs);
+    }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+}
+
+fn dict_of(state: &State, pairs: &Value) -> Result<Value, Error> {
+    let mut made = Vec::new();
+    for pair in pairs.try_iter()? {
+        state.consume_fuel(1)?;
+        let mut items = pair.try_iter()?;
+        let (Some(key), Some(value), None) = (items.next(), items.next(), items.next()) else {
+            return Err(invalid("dict: not a list of pairs"));
+        };
+        made.push((key, value));
+    }
+    Ok(Value::from_pairs(made))
 }
 
 /// jinja2's tests `iterable` and `sequence`: None is neither (to minijinja it is an empty list).
@@ -529,6 +548,14 @@ fn is_container(value: &Value) -> bool {
         value.kind(),
         ValueKind::Map | ValueKind::Seq | ValueKind::Iterable | ValueKind::Bytes
     )
+}
+
+/// What a loop runs over: None is an error (to minijinja an empty list).
+pub fn iterated(value: Value) -> Result<Value, Error> {
+    if value.is_none() {
+        return Err(invalid("None is not iterable"));
+    }
+    Ok(value)
 }
 
 /// jinja2's filter `trim`.

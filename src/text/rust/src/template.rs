@@ -8,7 +8,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use crate::guard::{self, Controls, Marks, LEVELS};
+use crate::prefill::Tag;
 use crate::python;
+use crate::source;
 use crate::Failure;
 
 pub const SOURCE_MAX: usize = 64 << 10;
@@ -23,10 +25,18 @@ pub struct Template {
     eos: String,
 }
 
+/// What follows the messages.
+#[derive(Clone, Copy, PartialEq)]
+pub enum End {
+    Generate,
+    Continue,
+    Closed,
+}
+
 pub struct Request<'a> {
     pub messages: &'a str,
     pub tools: &'a str,
-    pub add_generation_prompt: bool,
+    pub end: End,
     pub now: i64,
     pub output_max: usize,
 }
@@ -48,38 +58,6 @@ fn strftime_now(state: &State, format: String) -> Result<String, Error> {
         .and_then(|value| i64::try_from(value).ok())
         .unwrap_or(0);
     Ok(python::strftime(now, &format))
-}
-
-/// `{% generation %}` marks the answer for training; here it is a block that always runs.
-fn without_generation(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(open) = rest.find("{%") {
-        let (before, tag) = rest.split_at(open);
-        out.push_str(before);
-        let Some(close) = tag.find("%}") else {
-            rest = tag;
-            break;
-        };
-        let inner = &tag[2..close];
-        let word = inner.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-        let new = match word {
-            "generation" => Some("if true"),
-            "endgeneration" => Some("endif"),
-            _ => None,
-        };
-        match new {
-            Some(new) => {
-                out.push_str("{%");
-                out.push_str(&inner.replacen(word, new, 1));
-                out.push_str("%}");
-            }
-            None => out.push_str(&tag[..close + 2]),
-        }
-        rest = &tag[close + 2..];
-    }
-    out.push_str(rest);
-    out
 }
 
 fn failure(error: &Error) -> Failure {
@@ -146,12 +124,13 @@ impl Template {
         environment.set_unknown_method_callback(python::method);
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("trim", python::trim);
+        environment.add_filter(source::ITERATED, python::iterated);
         environment.add_test("iterable", python::is_iterable);
         environment.add_test("sequence", python::is_sequence);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         // jinja2 reads every line end as \n.
-        let text = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
+        let text = source::adapted(&source.replace("\r\n", "\n").replace('\r', "\n"));
         RAISED.set(false);
         environment
             .add_template_owned(NAME, text)
@@ -183,7 +162,7 @@ impl Template {
             ("documents", Value::from(())),
             (
                 "add_generation_prompt",
-                Value::from(request.add_generation_prompt),
+                Value::from(request.end == End::Generate),
             ),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
@@ -206,7 +185,7 @@ impl Template {
         request: &Request,
         controls: &[&str],
     ) -> Result<(String, Vec<usize>), Failure> {
-        let messages = parse("messages", request.messages)?;
+        let mut messages = parse("messages", request.messages)?;
         if !messages.is_array() {
             return Err(Failure::Invalid("messages: not a list".into()));
         }
@@ -215,24 +194,48 @@ impl Template {
         } else {
             parse("tools", request.tools)?
         };
+        let tag = match request.end {
+            End::Continue => Some(Tag::put(&self.source, &mut messages, &tools)?),
+            _ => None,
+        };
+        let (mut text, mut places) =
+            self.render_guarded(&messages, &tools, request, controls, &tag)?;
+        if let Some(tag) = tag {
+            tag.cut(&mut text, &mut places)?;
+        }
+        Ok((text, places))
+    }
+
+    fn render_guarded(
+        &self,
+        messages: &serde_json::Value,
+        tools: &serde_json::Value,
+        request: &Request,
+        controls: &[&str],
+        tag: &Option<Tag>,
+    ) -> Result<(String, Vec<usize>), Failure> {
         let same = |text: &str| text.to_string();
         let plain = self.render_values(
-            guard::to_value(&messages, &same),
-            guard::to_value(&tools, &same),
+            guard::to_value(messages, &same),
+            guard::to_value(tools, &same),
             request,
         )?;
         let controls = Controls::new(controls.to_vec());
-        let json = [&messages, &tools];
+        let json = [messages, tools];
         if !guard::needed(&controls, &json) {
             return Ok((plain, Vec::new()));
         }
         let marks = Marks::choose(&controls, &self.source, &json)
             .ok_or_else(|| Failure::Invalid("messages: no private character is left".into()))?;
         for level in LEVELS {
-            let change = |text: &str| marks.mark(&controls, level, text);
+            let mark = |text: &str| marks.mark(&controls, level, text);
+            let change = |text: &str| match tag {
+                Some(tag) => tag.spared(text, mark),
+                None => mark(text),
+            };
             let marked = self.render_values(
-                guard::to_value(&messages, &change),
-                guard::to_value(&tools, &change),
+                guard::to_value(messages, &change),
+                guard::to_value(tools, &change),
                 request,
             );
             // A bound that the first rendering kept may be passed by a longer one: then the next

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a Lark grammar from outside may use of llguidance's dialect, found before it is parsed:
+//! the parser recurses, and some of what it knows would not hold here (special tokens, texts that
+//! are cut away afterwards) or would open another door (schemas with options of their own).
+
+use crate::Failure;
+
+const SOURCE_MAX: usize = 64 << 10;
+const NESTING_MAX: usize = 100;
+const DEFINITIONS_MAX: usize = 1000;
+const DIRECTIVES: [&str; 3] = ["%ignore", "%import", "%regex"];
+
+fn unsupported(line: usize, text: &str) -> Failure {
+    Failure::Unsupported(format!(
+        "Lark grammar, line {line}: {text} is not supported"
+    ))
+}
+
+fn limit(text: String) -> Failure {
+    Failure::Limit(format!("Lark grammar: {text}"))
+}
+
+/// Bytes of a quoted text from its first quote on, with the last one.
+fn quoted(rest: &[u8], quote: u8) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != quote && rest[at] != b'\n' {
+        at += if rest[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(rest.len())
+}
+
+fn word(rest: &[u8]) -> &str {
+    let end = rest.iter().skip(1).position(|b| !b.is_ascii_alphanumeric());
+    std::str::from_utf8(&rest[..end.map_or(rest.len(), |n| n + 1)]).unwrap_or("")
+}
+
+fn special(rest: &[u8]) -> bool {
+    let end = rest
+        .iter()
+        .position(|b| *b == b'>' || b.is_ascii_whitespace());
+    end.is_some_and(|n| n > 1 && rest[n] == b'>')
+}
+
+pub fn check(source: &str) -> Result<(), Failure> {
+    if source.len() > SOURCE_MAX {
+        return Err(limit(format!(
+            "{} bytes, at most {SOURCE_MAX}",
+            source.len()
+        )));
+    }
+    let bytes = source.as_bytes();
+    let (mut at, mut line, mut depth, mut nots, mut definitions) = (0, 1, 0usize, 0, 0);
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let mut taken = 1;
+        let blank = rest[0].is_ascii_whitespace();
+        nots = if rest[0] == b'~' {
+            nots + 1
+        } else if blank {
+            nots
+        } else {
+            0
+        };
+        match rest[0] {
+            b'\n' => line += 1,
+            b'#' => taken = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len()),
+            b'/' if rest.starts_with(b"//") => {
+                taken = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
+            }
+            b'"' | b'/' => taken = quoted(rest, rest[0]),
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b':' if rest.starts_with(b"::") => return Err(unsupported(line, "::")),
+            b':' => definitions += 1,
+            b'=' => return Err(unsupported(line, "an attribute of a rule")),
+            b'@' => return Err(unsupported(line, "a reference to another grammar")),
+            b'<' if special(rest) => return Err(unsupported(line, "a special token")),
+            b'%' if !DIRECTIVES.contains(&word(rest)) => {
+                return Err(unsupported(line, &format!("{:.20}", word(rest))));
+            }
+            _ => {}
+        }
+        if depth > NESTING_MAX || nots > NESTING_MAX {
+            return Err(limit(format!(
+                "nested deeper than {NESTING_MAX}, line {line}"
+            )));
+        }
+        if definitions > DEFINITIONS_MAX {
+            return Err(limit(format!("more than {DEFINITIONS_MAX} definitions")));
+        }
+        at += taken;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Regular expressions from outside, in the notation that derivre reads; and what is in its way.
+
+use llguidance::{derivre::RegexBuilder, regex_to_lark};
+
+/// A schema's pattern is ECMAScript; what follows is read by Rust's regex syntax. Where the two
+/// read the same text differently it is rewritten, and refused where that is not worth it.
+pub fn from_ecmascript(pattern: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(pattern.len() + 8);
+    let mut chars = pattern.chars().peekable();
+    let mut in_class = false;
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                None => return Err("a backslash at the end".into()),
+                Some(c @ ('A' | 'z' | 'Z' | 'G' | 'K' | 'Q' | 'E' | 'a' | '<' | '>')) => {
+                    return Err(format!("\\{c} means nothing in ECMAScript"));
+                }
+                Some('b') if in_class => out.push_str("\\x08"),
+                Some(c) => {
+                    out.push('\\');
+                    out.push(c);
+                }
+            },
+            '[' if in_class => out.push_str("\\["),
+            '&' | '~' if in_class => {
+                out.push('\\');
+                out.push(c);
+            }
+            '-' if in_class && chars.peek() == Some(&'-') => {
+                return Err("-- within [ ] is ambiguous: write \\-".into());
+            }
+            '[' => {
+                in_class = true;
+                out.push(c);
+                if chars.peek() == Some(&'^') {
+                    out.extend(chars.next());
+                }
+                if chars.peek() == Some(&']') {
+                    return Err("[] and [^] are not supported".into());
+                }
+            }
+            ']' => {
+                in_class = false;
+                out.push(c);
+            }
+            '(' if !in_class && chars.peek() == Some(&'?') => {
+                out.push(c);
+                let rest: String = chars.clone().skip(1).take(2).collect();
+                let group = rest.starts_with(':') || rest.starts_with('<');
+                let look = ["=", "!", "<=", "<!"].iter().any(|l| rest.starts_with(l));
+                if look {
+                    return Err("look-around is not supported".into());
+                }
+                if !group {
+                    return Err(format!("(?{} is no group of ECMAScript", rest));
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    check(&out, true)?;
+    Ok(out)
+}
+
+/// Says why derivre cannot use this regular expression. `search`: anywhere in a text.
+pub fn check(regex: &str, search: bool) -> Result<(), String> {
+    let slashes = regex.chars().rev().take_while(|c| *c == '\\').count();
+    if slashes % 2 == 1 {
+        return Err("a backslash at the end".into());
+    }
+    let mut builder = RegexBuilder::new();
+    let made = if search {
+        builder.mk_regex_for_serach(&regex_to_lark(regex, "dw"))
+    } else {
+        builder.mk_regex(&regex_to_lark(regex, ""))
+    };
+    made.map(|_| ()).map_err(|e| reason(&e.to_string()))
+}
+
+/// regex-syntax draws a picture of several lines; its last line says what is wrong.
+fn reason(text: &str) -> String {
+    let last = text.lines().rev().find(|l| !l.trim().is_empty());
+    let last = last.unwrap_or("not a regular expression").trim();
+    last.strip_prefix("error: ").unwrap_or(last).to_string()
+}
