@@ -13,7 +13,7 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long oracle bits examples footprint bench fresh-machine lint tidy format clean distclean
+.PHONY: help run build test test-long oracle bits examples templates clients crowd page footprint bench fresh-machine lint tidy format clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,26 @@ examples: ## greedy answers of `troika run` beside the float32 reference, into d
 	@tools/setup.sh test
 	@tools/build.sh release troika
 	@tools/examples.py
+
+templates: ## compare chat templates with jinja2: hundreds of published ones, all message shapes, prefill
+	@tools/setup.sh test
+	@tools/build.sh release test_text_template_golden
+	@tools/figures.py templates build/release/tests/test_text_template_golden
+
+crowd: ## one minute of 200 badly behaved clients at the server (ARGS="--seconds 600", "--seed 7")
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@python3 -B tests/crowd/crowd.py --report $(ARGS)
+
+clients: ## openai (Python, Node), LangChain, LiteLLM, Vercel AI SDK and curl against the server: what each covers (ARGS="curl litellm")
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@tools/clients.py $(ARGS)
+
+page: ## drive the chat page with headless Chromium: send, stream, cancel, reload; screenshots in build/reports
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@TROIKA_BINARY=build/release/troika build/venv/bin/python -B tests/web/check_page.py --report
 
 footprint: ## time from start to first token and peak memory of `troika run`, both models
 	@tools/setup.sh test

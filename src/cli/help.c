@@ -14,6 +14,10 @@ static const command_text texts[CLI_COMMANDS] = {
          "  troika run \"Why is the sky blue?\"\n"
          "  cat notes.txt | troika run \"Summarise:\"      standard input follows the prompt\n"
          "  troika run -m gemma3 --raw \"Once upon a time\"\n"},
+    [CLI_CHAT] = {"chat", "[PROMPT]", "Talk with a model in the terminal.",
+                  "  troika chat\n"
+                  "  troika chat --system \"Answer in one sentence.\" \"Why is the sky blue?\"\n"
+                  "  troika chat --load chat.json\n"},
     [CLI_SERVE] = {"serve", "", "Serve the OpenAI-compatible HTTP interface.",
                    "  troika serve --port 8080\n"
                    "  troika serve -m model.gguf --parallel 16 --context 4096\n"},
@@ -41,7 +45,7 @@ static void print_option(const option *o) {
   snprintf(left, sizeof left, "  %s--%s%s%s", letter, o->name, o->value ? " " : "",
            o->value ? o->value : "");
   printf("%-28s %s", left, o->help);
-  if (o->type == OPTION_CHOICE) printf(" [%s]", o->choices);
+  if (o->type == OPTION_CHOICE || o->type == OPTION_LIST) printf(" [%s]", o->choices);
   if (o->type == OPTION_INTEGER && o->max <= 65536) printf(" [%.0f to %.0f]", o->min, o->max);
   if (o->type == OPTION_REAL) printf(" [%g to %g]", o->min, o->max);
   if (o->missing) printf(" Default: %s.", o->missing);
@@ -67,7 +71,7 @@ void cli_help_all(void) {
       troika_version());
   for (int i = 0; i < CLI_COMMANDS; i++) printf("  %-10s %s\n", texts[i].name, texts[i].summary);
   printf("  %-10s %s\n  %-10s %s\n", "help", "This, or \"troika help COMMAND\".", "version",
-         "The version.");
+         "The version, and the commit that was built.");
   printf(
       "\nExit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 "
       "interrupted.\n");

@@ -4,12 +4,15 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/bench.h"
 #include "cli/cli.h"
 
 static int run_command(cli_command command, const cli_settings *s) {
   switch (command) {
     case CLI_RUN:
       return cli_run(s);
+    case CLI_CHAT:
+      return cli_chat(s);
     case CLI_SERVE:
       return cli_serve(s);
     case CLI_BENCH:
@@ -29,12 +32,26 @@ static int find_command(const char *name) {
   return -1;
 }
 
+static int unknown_command(const char *name) {
+  const char *names[CLI_COMMANDS + 2] = {"help", "version"};
+  for (int i = 0; i < CLI_COMMANDS; i++) names[2 + i] = cli_command_name((cli_command)i);
+  const char *near = cli_nearest(name, names, CLI_COMMANDS + 2);
+  if (near)
+    fprintf(stderr, "troika: there is no command \"%.60s\"; did you mean %s?\n", name, near);
+  else
+    fprintf(stderr, "troika: there is no command \"%.60s\"; \"troika help\" lists all\n", name);
+  return CLI_USAGE;
+}
+
 static int help(int argc, char **argv) {
-  int command = argc > 2 ? find_command(argv[2]) : -1;
+  const char *name = argc > 2 ? argv[2] : "help";
+  int command = find_command(name);
   if (command >= 0)
     cli_help((cli_command)command);
-  else
+  else if (!strcmp(name, "help") || !strcmp(name, "version"))
     cli_help_all();
+  else
+    return unknown_command(name);
   return CLI_OK;
 }
 
@@ -50,19 +67,14 @@ int main(int argc, char **argv) {
   if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"))
     return end(help(argc, argv));
   if (!strcmp(name, "version") || !strcmp(name, "--version")) {
-    printf("troika %s\n", troika_version());
+    printf("troika %s (%s)\n", troika_version(), bench_commit);
     return end(CLI_OK);
   }
   int command = find_command(name);
   if (command < 0) {
-    if (*name)
-      fprintf(stderr,
-              "troika: there is no command \"%.60s\": run, serve, bench, inspect, tokenize, help, "
-              "version\n",
-              name);
-    else
-      fprintf(stderr,
-              "troika: which command? run, serve, bench, inspect, tokenize, help, version\n");
+    if (*name) return unknown_command(name);
+    fprintf(stderr,
+            "troika: which command? run, chat, serve, bench, inspect, tokenize, help, version\n");
     return CLI_USAGE;
   }
   log_setup(LOG_WARN, false); /* serve says more */

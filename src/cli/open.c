@@ -40,6 +40,7 @@ bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out) {
     ssize_t n = read(fd, block, sizeof block);
     if (n == 0) return true;
     if (n < 0 && errno == EINTR && !cli_signals_seen()) continue;
+    if (n < 0 && errno == EINTR) return false; /* interrupted: nothing to be said */
     if (n < 0) return cli_fail("cannot read %s: %s", name, strerror(errno)), false;
     if (out->len + (size_t)n > max)
       return cli_fail("%s is larger than %zu bytes", name, max), false;
@@ -120,7 +121,8 @@ bool cli_model_open(const cli_settings *s, cli_engine *out) {
   if (ok && s->chat_template) options.chat_template = source.data ? source.data : "";
   int64_t t = clock_real_now(NULL);
   if (ok && troika_model_open(out->path, &options, &out->model, &err)) {
-    cli_fail_file(out->path, err.text);
+    bool ours = s->chat_template && !strncmp(err.text, "chat template: ", 15);
+    cli_fail_file(ours ? s->chat_template : out->path, err.text);
     ok = false;
   }
   out->open_s = (double)(clock_real_now(NULL) - t) / 1e9;

@@ -54,8 +54,13 @@ static bool config_line(const char *file, unsigned number, char *line, cli_comma
     value++;
   }
   const option *o = option_find(key, strlen(key));
-  if (!o || o->offset == offsetof(cli_settings, help) ||
-      o->offset == offsetof(cli_settings, config)) {
+  if (o && (o->offset == offsetof(cli_settings, help) ||
+            o->offset == offsetof(cli_settings, config))) {
+    fprintf(stderr, "troika: %s, line %u: %s is an option of the command line only\n", file, number,
+            o->name);
+    return false;
+  }
+  if (!o) {
     const char *near = NULL;
     for (int c = 0; c < CLI_COMMANDS && !near; c++) near = option_nearest(key, (cli_command)c);
     fprintf(stderr, "troika: %s, line %u: unknown setting \"%.60s\"%s%s\n", file, number, key,

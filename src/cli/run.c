@@ -64,8 +64,8 @@ static int32_t *make_tokens(const cli_settings *s, const troika_model *model,
     }
     status = raw ? troika_model_tokenize(model, prompt->data, prompt->len, true, false, tokens,
                                          capacity, n, err)
-                 : troika_model_chat(model, messages.data, messages.len, "", 0, true, tokens,
-                                     capacity, n, err);
+                 : troika_model_chat(model, messages.data, messages.len, "", 0,
+                                     TROIKA_CHAT_GENERATE, tokens, capacity, n, err);
   }
   bytes_free(&messages);
   if (status) {
@@ -96,6 +96,7 @@ static void fill_request(const cli_settings *s, const int32_t *tokens, size_t n,
 /* Prints until the end. Ctrl-C cancels; the END event still comes. */
 static void print_answer(troika_stream *stream, answer_times *times) {
   troika_event event = {0};
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
   char last = '\n';
   bool asked = false;
   for (;;) {
@@ -108,9 +109,8 @@ static void print_answer(troika_stream *stream, answer_times *times) {
     if (status) break;
     if (!times->first_ns) times->first_ns = clock_real_now(NULL);
     if (event.text_len) {
-      fwrite(event.text, 1, event.text_len, stdout);
+      cli_write_text(stdout, event.text, event.text_len, terminal);
       last = event.text[event.text_len - 1];
-      fflush(stdout);
     }
     if (event.kind == TROIKA_EVENT_END) break;
   }

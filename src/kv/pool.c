@@ -41,8 +41,10 @@ troika_status kv_split_bytes(const kv_options *o, uint32_t totals[KV_GROUPS_MAX]
   uint64_t least = bytes_for(o, 1, o->context, totals);
   if (least > o->bytes)
     return error_set(err, TROIKA_LIMIT,
-                     "one sequence of %u tokens needs %.1f MiB of KV memory, the bound is %.1f MiB",
-                     o->context, (double)least / 1048576, (double)o->bytes / 1048576);
+                     "one sequence of %u tokens needs %llu bytes of KV memory (%.1f MiB), the bound "
+                     "is %llu bytes",
+                     o->context, (unsigned long long)least, (double)least / 1048576,
+                     (unsigned long long)o->bytes);
   uint32_t low = 1,
            high = o->context; /* the longest t that fits; 1 may not, then it is the least above */
   while (low < high) {

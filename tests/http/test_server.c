@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server over raw sockets: answers, limits, what smuggles, who is gone, stopping with
  * connections alive. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +31,15 @@ static const char *ask(const char *request) {
   int fd = client_open(&server);
   client_send(fd, request);
   const char *answer = client_read(fd, NULL, 400);
+  close(fd);
+  return answer;
+}
+
+/* The same, as soon as `until` has come. */
+static const char *ask_until(const char *request, const char *until) {
+  int fd = client_open(&server);
+  client_send(fd, request);
+  const char *answer = client_read(fd, until, 5000);
   close(fd);
   return answer;
 }
@@ -79,6 +91,90 @@ static void test_chunked_body(void **state) {
   if (*a) expect_start(a, "HTTP/1.1 400");
 }
 
+/* Cut in two at every place, on one connection: what is left over would spoil the next. */
+static void test_H1_chunked_in_packets(void **state) {
+  (void)state;
+  static const char request[] =
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nA;x=y\r\n0123456789\r\n"
+      "0003;n=\"a b\";m\r\nabc\r\n0;last\r\nTrailer: t\r\nX-Other: u\r\n\r\n";
+  size_t len = sizeof request - 1;
+  int fd = client_open(&server), on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  for (size_t cut = 1; cut <= len; cut++) { /* the last: a byte a packet */
+    for (size_t at = 0; at < len;) {
+      size_t n = cut == len ? 1 : at ? len - at : cut;
+      client_send_bytes(fd, request + at, n);
+      at += n;
+      usleep(1000);
+    }
+    const char *a = client_read(fd, "789abc", 5000);
+    expect_start(a, "HTTP/1.1 200");
+    assert_non_null(strstr(a, "Content-Length: 13\r\n"));
+    if (!strstr(a, "\r\n\r\n0123456789abc")) fail_msg("cut at %zu: \"%s\"", cut, a);
+  }
+  close(fd);
+}
+
+/* Refused with 400 and closed; neither it nor what follows it is taken for a request. */
+static void expect_refused(const char *lines) {
+  char request[512], answer[2048];
+  int before = atomic_load(&server.handled);
+  snprintf(request, sizeof request,
+           "POST /echo HTTP/1.1\r\nHost: a\r\n%s\r\n0\r\n\r\nGET /now HTTP/1.1\r\nHost: a\r\n\r\n",
+           lines);
+  int fd = client_open(&server);
+  client_send(fd, request);
+  snprintf(answer, sizeof answer, "%s", client_read(fd, NULL, 2000));
+  if (strstr(answer, "HTTP/1.1 200") || strstr(answer, "HTTP/1.1 404"))
+    fail_msg("smuggled by \"%s\": %s", lines, answer);
+  /* The library writes the head of its own 400 (a length that is no number) twice, and says 413
+   * to a huge one. */
+  if (count_of(answer, "HTTP/1.1 4") < 1) fail_msg("no 400 for \"%s\": \"%s\"", lines, answer);
+  if (!client_closed(fd, 2000)) fail_msg("still open after \"%s\"", lines);
+  assert_int_equal(atomic_load(&server.handled), before);
+  close(fd);
+}
+
+static void test_H1_both_lengths_are_refused(void **state) {
+  (void)state;
+  static const char *const both[] = {
+      "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+      "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+      "transfer-encoding: Chunked\r\nX-A: b\r\ncontent-length: 0\r\n",
+      "Content-Length: 5\r\nTransfer-Encoding: identity\r\n",
+  };
+  for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
+    expect_refused(both[i]);
+    char request[256];
+    snprintf(request, sizeof request, "POST /echo HTTP/1.1\r\nHost: a\r\n%s\r\n", both[i]);
+    expect_start(ask(request), "HTTP/1.1 400");
+  }
+}
+
+static void test_H1_bad_chunk_is_400(void **state) {
+  (void)state;
+  static const char *const bad[] = {"zz\r\nabc\r\n0\r\n\r\n",  "-1\r\nabc\r\n0\r\n\r\n",
+                                    "\r\nabc\r\n0\r\n\r\n",    "0x3\r\nabc\r\n0\r\n\r\n",
+                                    "3 5\r\nabc\r\n0\r\n\r\n", "3\r\nabcde\r\n0\r\n\r\n",
+                                    "+3\r\nabc\r\n0\r\n\r\n",  "3\r\nabc\r\n0\r\nno colon\r\n\r\n"};
+  int before = atomic_load(&server.handled);
+  for (size_t i = 0; i < 2 * sizeof bad / sizeof *bad; i++) {
+    int fd = client_open(&server);
+    client_send(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    if (i % 2) usleep(20000); /* in a packet of its own */
+    client_send(fd, bad[i / 2]);
+    const char *a = client_read(fd, NULL, 2000);
+    if (strncmp(a, "HTTP/1.1 400", 12)) fail_msg("to \"%s\": \"%s\"", bad[i / 2], a);
+    assert_true(client_closed(fd, 2000));
+    close(fd);
+  }
+  assert_int_equal(atomic_load(&server.handled), before);
+  /* A size that no integer holds; the library says so itself. */
+  expect_start(ask("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                   "fffffffffffffffff\r\nabc"),
+               "HTTP/1.1 4");
+}
+
 static void test_smuggling_is_refused(void **state) {
   (void)state;
   static const char *const bad[] = {
@@ -105,26 +201,7 @@ static void test_smuggling_is_refused(void **state) {
       "X-A: b\rc\r\nContent-Length: 5\r\n",
       "X(A): b\r\nContent-Length: 5\r\n",
   };
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    char request[512];
-    int before = atomic_load(&server.handled);
-    snprintf(
-        request, sizeof request,
-        "POST /echo HTTP/1.1\r\nHost: a\r\n%s\r\n0\r\n\r\nGET /now HTTP/1.1\r\nHost: a\r\n\r\n",
-        bad[i]);
-    int fd = client_open(&server);
-    client_send(fd, request);
-    char answer[2048];
-    snprintf(answer, sizeof answer, "%s", client_read(fd, NULL, 2000));
-    if (strstr(answer, "HTTP/1.1 200") || strstr(answer, "HTTP/1.1 404"))
-      fail_msg("smuggled by \"%s\": %s", bad[i], answer);
-    /* The library writes the head of its own 400 (a length that is no number) twice, and says 413
-     * to a huge one. */
-    if (count_of(answer, "HTTP/1.1 4") < 1) fail_msg("no 400 for \"%s\": \"%s\"", bad[i], answer);
-    if (!client_closed(fd, 2000)) fail_msg("still open after \"%s\"", bad[i]);
-    assert_int_equal(atomic_load(&server.handled), before);
-    close(fd);
-  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) expect_refused(bad[i]);
   expect_start(ask("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
                "HTTP/1.1 400");
   expect_start(ask("GET /now HTTP/1.1\r\n\r\n"), "HTTP/1.1 400");
@@ -229,6 +306,158 @@ static void test_slow_request_is_closed(void **state) {
   assert_int_equal(count_of(a, "\r\n1\r\nx"), 25);
   close(slow_header), close(slow_body), close(idle), close(long_stream);
   server_stop(&impatient);
+}
+
+/* Half a request, a byte each 100 ms: 408 with a body when the time is over, also as the second on
+ * its connection; others are served meanwhile. Who sent nothing is told nothing. */
+static void test_H6_slowloris_gets_408(void **state) {
+  (void)state;
+  static const char *const halves[] = {
+      "GET /now HTTP/1.1\r\nHost: a\r\nX: ", "GET /no",
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n",
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n50\r\n"};
+  enum { N = 8 };
+  test_server impatient;
+  http_options o;
+  http_options_init(&o);
+  o.request_time_s = 1;
+  server_start(&impatient, &o);
+  int fds[N], silent = client_open(&impatient);
+  for (int i = 0; i < N; i++) {
+    fds[i] = client_open(&impatient);
+    if (i < N / 2) {
+      client_send(fds[i], "GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+      assert_non_null(strstr(client_read(fds[i], "\r\n\r\nlater", 2000), "later"));
+    }
+    client_send(fds[i], halves[i % 4]);
+  }
+  for (int round = 0; round < 8; round++) {
+    for (int i = 0; i < N; i++) client_send(fds[i], "x");
+    int64_t t = now_ns();
+    int fd = client_open(&impatient);
+    client_send(fd, "GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+    expect_start(client_read(fd, "\r\n\r\nlater", 2000), "HTTP/1.1 200");
+    assert_true(now_ns() - t < 1000000000);
+    close(fd);
+    usleep(100000);
+  }
+  for (int i = 0; i < N; i++) {
+    const char *a = client_read(fds[i], NULL, 4000);
+    if (strncmp(a, "HTTP/1.1 408 ", 13)) fail_msg("to \"%s\": \"%s\"", halves[i % 4], a);
+    assert_int_equal(count_of(a, "HTTP/1.1"), 1);
+    assert_non_null(strstr(a, "\r\nConnection: close\r\n"));
+    assert_non_null(strstr(a, "\r\n\r\n{\"status\":408,"));
+    assert_true(client_closed(fds[i], 1000));
+    close(fds[i]);
+  }
+  assert_string_equal(client_read(silent, NULL, 4000), "");
+  assert_true(client_closed(silent, 1000));
+  close(silent);
+  server_stop(&impatient);
+}
+
+static void test_H6_64_KiB_of_headers_are_431(void **state) {
+  (void)state;
+  static char big[65536 + 256];
+  for (int lines = 0; lines < 2; lines++) {
+    size_t n = (size_t)snprintf(big, sizeof big, "GET /now HTTP/1.1\r\nHost: a\r\n");
+    memset(big + n, 'x', 65536);
+    memcpy(big + n, "X: ", 3);
+    for (size_t i = 1024; lines && i < 65536; i += 1024) memcpy(big + n + i, "\r\nX: ", 5);
+    memcpy(big + n + 65536, "\r\n\r\n", 5);
+    int fd = client_open(&server);
+    client_send(fd, big);
+    expect_start(client_read(fd, NULL, 2000), "HTTP/1.1 431");
+    assert_true(client_closed(fd, 2000));
+    close(fd);
+    expect_start(ask("GET /now HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 200");
+  }
+}
+
+static void test_H6_body_over_the_limit_is_413(void **state) {
+  (void)state;
+  test_server small;
+  http_options o;
+  http_options_init(&o);
+  o.body_max = 10000;
+  server_start(&small, &o);
+  static const char *const length[] = {"10001", "999999999999"};
+  for (int i = 0; i < 2; i++) { /* nothing of the body was sent */
+    char request[128];
+    int fd = client_open(&small);
+    snprintf(request, sizeof request,
+             "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\n", length[i]);
+    client_send(fd, request);
+    expect_start(client_read(fd, "large", 2000), "HTTP/1.1 413");
+    assert_true(client_closed(fd, 2000));
+    close(fd);
+  }
+  assert_int_equal(atomic_load(&small.handled), 0);
+  server_stop(&small);
+}
+
+static int64_t resident_bytes(void) {
+  long total = 0, resident = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (!f) return 0;
+  int n = fscanf(f, "%ld %ld", &total, &resident);
+  fclose(f);
+  return n == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+static void keep_idle(const test_server *s, int *fds, int n) {
+  for (int i = 0; i < n; i++) {
+    fds[i] = client_open(s);
+    client_send(fds[i], "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
+    const char *a = client_read(fds[i], "\r\n\r\nnow", 5000);
+    if (strncmp(a, "HTTP/1.1 200", 12)) fail_msg("connection %d: \"%s\"", i, a);
+  }
+}
+
+/* A thousand that were served and stay: each costs the library's pool (64 KiB, cleared as a whole
+ * between two requests) and little more, and others are served. */
+static void test_H6_idle_connections(void **state) {
+  (void)state;
+  enum { N = 1000, EACH = 72 * 1024 };
+  static int fds[N];
+  struct rlimit files = {0};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  assert_true(files.rlim_cur > 2 * N + 100);
+  client_read(client_open(&server), NULL, 1); /* its buffer is there */
+  int64_t before = resident_bytes();
+  keep_idle(&server, fds, N);
+  int64_t grown = resident_bytes() - before;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  grown /= 8; /* shadow memory and quarantine */
+#endif
+  if (grown > N * (int64_t)EACH) fail_msg("%lld bytes a connection", (long long)grown / N);
+  for (int i = 0; i < 20; i++) {
+    int64_t t = now_ns();
+    expect_start(ask_until("GET /later HTTP/1.1\r\nHost: a\r\n\r\n", "\r\n\r\nlater"),
+                 "HTTP/1.1 200");
+    assert_true(now_ns() - t < 500000000);
+  }
+  for (int i = 0; i < N; i++) close(fds[i]);
+}
+
+/* More than there are places for: the longest idle ones make room, so that all are served. */
+static void test_H6_idle_connections_make_room(void **state) {
+  (void)state;
+  enum { PLACES = 32, N = 48 };
+  int fds[N];
+  test_server crowded;
+  http_options o;
+  http_options_init(&o);
+  o.connections_max = PLACES;
+  server_start(&crowded, &o);
+  keep_idle(&crowded, fds, N);
+  assert_true(http_server_connections(crowded.http) <= PLACES);
+  assert_true(client_closed(fds[0], 1000)); /* the oldest, not the newest */
+  assert_false(client_closed(fds[N - 1], 100));
+  for (int i = 0; i < N; i++) close(fds[i]);
+  server_stop(&crowded);
 }
 
 static void test_stream(void **state) {
@@ -399,11 +628,19 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_answers, start, stop),
       cmocka_unit_test_setup_teardown(test_pipelining_and_keep_alive, start, stop),
       cmocka_unit_test_setup_teardown(test_chunked_body, start, stop),
+      cmocka_unit_test_setup_teardown(test_H1_chunked_in_packets, start, stop),
+      cmocka_unit_test_setup_teardown(test_H1_both_lengths_are_refused, start, stop),
+      cmocka_unit_test_setup_teardown(test_H1_bad_chunk_is_400, start, stop),
       cmocka_unit_test_setup_teardown(test_smuggling_is_refused, start, stop),
       cmocka_unit_test_setup_teardown(test_unfolded_headers_are_taken, start, stop),
       cmocka_unit_test_setup_teardown(test_early_answer_closes, start, stop),
       cmocka_unit_test(test_limits),
       cmocka_unit_test(test_slow_request_is_closed),
+      cmocka_unit_test(test_H6_slowloris_gets_408),
+      cmocka_unit_test_setup_teardown(test_H6_64_KiB_of_headers_are_431, start, stop),
+      cmocka_unit_test(test_H6_body_over_the_limit_is_413),
+      cmocka_unit_test_setup_teardown(test_H6_idle_connections, start, stop),
+      cmocka_unit_test(test_H6_idle_connections_make_room),
       cmocka_unit_test_setup_teardown(test_stream, start, stop),
       cmocka_unit_test_setup_teardown(test_slow_reader, start, stop),
       cmocka_unit_test_setup_teardown(test_gone_is_seen, start, stop),

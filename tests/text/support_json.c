@@ -24,7 +24,7 @@ typedef struct reader {
 
 static json *read_value(reader *r, int depth);
 
-static void skip(reader *r) {
+static void blanks_skip(reader *r) {
   const char *from = r->at;
   while (r->at < r->end && strchr(" \t\r\n", *r->at) && *r->at) r->at++;
   if ((size_t)(r->at - from) > r->blanks) r->blanks = (size_t)(r->at - from);
@@ -156,23 +156,23 @@ static void append(json *v, json *item, char *key) {
 static json *read_many(reader *r, json_type type, int depth) {
   const char *close = type == JSON_ARRAY ? "]" : "}";
   json *v = node(type);
-  skip(r);
+  blanks_skip(r);
   if (take(r, close)) return v;
   for (;;) {
     char *key = NULL;
-    skip(r);
+    blanks_skip(r);
     if (type == JSON_OBJECT) {
       json *name = read_string(r);
       if (!name) break;
       key = name->text;
       name->text = NULL;
       json_free(name);
-      skip(r);
+      blanks_skip(r);
       if (!take(r, ":")) {
         free(key);
         break;
       }
-      skip(r);
+      blanks_skip(r);
     }
     json *item = read_value(r, depth + 1);
     if (!item) {
@@ -180,7 +180,7 @@ static json *read_many(reader *r, json_type type, int depth) {
       break;
     }
     append(v, item, key);
-    skip(r);
+    blanks_skip(r);
     if (take(r, close)) return v;
     if (!take(r, ",")) break;
   }
@@ -206,9 +206,9 @@ static json *read_value(reader *r, int depth) {
 json *json_read(const char *text, size_t len, size_t *blanks) {
   if (utf8_valid_prefix(text, len, NULL) != len) return NULL;
   reader r = {.at = text, .end = text + len};
-  skip(&r);
+  blanks_skip(&r);
   json *v = read_value(&r, 0);
-  skip(&r);
+  blanks_skip(&r);
   if (blanks) *blanks = r.blanks;
   if (v && r.at == r.end) return v;
   json_free(v);

@@ -86,6 +86,7 @@ static void *worker_main(void *argument) {
   pool_worker *w = argument;
   pool *p = w->p;
   uint32_t index = w->index, seen = 0;
+  os_thread_name("cpu-worker");
   free(w);
   /* Two workers on one core would wait for each other at every barrier. */
   os_thread_pin(index, p->threads);

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tests/crowd/crowd.py [--seconds N] [--clients N] [--seed N] [--light] [--report] - a crowd of badly behaved clients at `troika serve`.
+
+Starts a server, asks it a few things whose answers are kept, lets the crowd loose (clients.py) with a prober of /health beside it
+(prober.py), and looks at what is left when all have gone: requests, descriptors, threads, memory, the same answers to the same questions,
+an orderly end without a sanitizer's finding. Prints "ok NAME | WANTED | MEASURED" (or "not ok ...") for each figure; --report also writes
+build/reports/crowd.json.
+
+--light is for servers built with sanitizers: the same behaviours with fewer tokens, more patience, and no bounds on time and memory.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import report  # noqa: E402
+
+BODY_MAX = 1024 * 1024
+TICKS = os.sysconf("SC_CLK_TCK")
+FINDING = re.compile(r"ERROR: (?:Address|Leak)Sanitizer|runtime error: |WARNING: ThreadSanitizer|FATAL: \w+Sanitizer|check failed")
+QUESTIONS = ["Name three colours.", "What is the capital of France?", "Say hello.", "Why is the sky blue?", "Count to five.",
+             "What do cats eat?"]
+BEGINNINGS = ["Once upon a time", "The sea is", "One, two, three,"]
+# The heap is not flat under 200 clients: glibc's arenas keep what a burst of bodies (1 MiB) and streams (64 KiB of ring each) once
+# needed, and which thread serves whom is chance. A leak of 1 KiB a request would be 10 MiB and more in a minute.
+GROWTH_MIB = 8
+
+
+class Server:
+    def __init__(self, binary, folder, options):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TROIKA_")} | {"XDG_CONFIG_HOME": "/nowhere"}
+        self.log_path = pathlib.Path(folder) / "serve.log"
+        self.log = open(self.log_path, "w")
+        self.process = subprocess.Popen([binary, "serve", "--port", "0", *options], stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        stdin=subprocess.DEVNULL, env=environment)
+        self.ready = self.process.stdout.readline()
+        found = re.search(r" at http://127\.0\.0\.1:(\d+)$", self.ready.strip())
+        if not found:
+            self.process.kill()
+            raise RuntimeError(f"no server: {self.ready!r} {self.log_path.read_text()[-2000:]}")
+        self.port = int(found[1])
+
+    def ask(self, path, body=None, timeout=600):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return json.loads(answer.read())
+
+    def status(self, field):
+        """A number of /proc/PID/status; memory is in KiB."""
+        text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"^{field}:\s+(\d+)", text, re.M)[1])
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def processor_s(self):
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def stop(self, patience_s):
+        """The exit code after SIGTERM; None if it had to be killed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None
+        finally:
+            self.log.close()
+
+
+def ask_known(server, light):
+    """Requests with the answers that the server gives when it is alone."""
+    known = {"chat": [], "completion": []}
+    for i, question in enumerate(QUESTIONS):
+        body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 2 if light else 4 + 2 * i}
+        known["chat"].append({"body": body, "text": server.ask("/v1/chat/completions", body)["choices"][0]["message"]["content"]})
+    for beginning in BEGINNINGS:
+        body = {"prompt": beginning, "temperature": 0, "max_tokens": 2 if light else 8}
+        known["completion"].append({"body": body, "text": server.ask("/v1/completions", body)["choices"][0]["text"]})
+    return known
+
+
+def touch_all_pages(server, parallel, context):
+    """The KV pages are given by the system when they are first written: with all places full at once all have been."""
+    def fill(i):
+        body = {"prompt": [100 + i] * (context - 40), "max_tokens": 40, "ignore_eos": True}
+        server.ask("/v1/completions", body)
+    threads = [threading.Thread(target=fill, args=(i,)) for i in range(parallel)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def start_python(script, *arguments):
+    return subprocess.Popen([sys.executable, "-B", HERE / script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def machine_processor_s():
+    """What all processes of this machine have used."""
+    user, nice, system, _, _, irq, softirq = map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8])
+    return (user + nice + system + irq + softirq) / TICKS
+
+
+def wait_until(true, seconds):
+    end = time.monotonic() + seconds
+    while not (value := true()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return value
+
+
+def median_near(samples, at, width):
+    near = [kib for t, kib in samples if at - width <= t <= at]
+    return statistics.median(near) if near else None
+
+
+def let_loose(server, options, known):
+    """Crowd and prober; what they counted, and the server's memory over time."""
+    settings = {"port": server.port, "clients": options.clients, "seconds": options.seconds, "seed": options.seed, "known": known,
+                "body_max": BODY_MAX, "patience_s": 180 if options.light else 60, "tokens_share": 0.05 if options.light else 1}
+    prober = start_python("prober.py", str(server.port))
+    crowd = start_python("clients.py")
+    try:
+        crowd.stdin.write(json.dumps(settings))
+        crowd.stdin.close()
+        begun, samples = time.monotonic(), []
+        while crowd.poll() is None and server.process.poll() is None and time.monotonic() < begun + options.seconds + 60:
+            samples.append((time.monotonic() - begun, server.status("RssAnon")))
+            time.sleep(0.5)
+        crowd_says = json.loads(crowd.stdout.read()) if crowd.poll() == 0 else None
+        time.sleep(1)  # the prober sees how all of them leave at once
+        prober.stdin.close()
+        prober_says = json.loads(prober.stdout.read() or "null")
+        return crowd_says, prober_says, samples
+    finally:
+        for process in (prober, crowd):
+            process.kill()
+            process.wait()
+
+
+def run(options, rows):
+    """Adds to `rows` (name, wanted, measured); True if the log is worth keeping."""
+    context, parallel = 1024, 8
+    folder = tempfile.mkdtemp(prefix="crowd-")
+    server = Server(options.binary, folder, ["--context", str(context), "--parallel", str(parallel), "--queue-max", "32",
+                                             "--body-max", str(BODY_MAX), "--keep-alive", "2", *options.serve])
+    print(server.ready.strip(), flush=True)
+    print(f"# seed {options.seed}, {options.clients} clients, {options.seconds} s; log {server.log_path}", flush=True)
+    patience = 60 if options.light else 5
+    try:
+        known = ask_known(server, options.light)
+        if not options.light:
+            touch_all_pages(server, parallel, context)
+        descriptors, threads = server.descriptors(), server.status("Threads")
+        used, used_by_all = server.processor_s(), machine_processor_s()
+        crowd, prober, samples = let_loose(server, options, known)
+        used, used_by_all = server.processor_s() - used, machine_processor_s() - used_by_all
+        add_figures(options, rows, crowd, prober, samples)
+        rows.append(("processor time of the server, of one core", "", used / options.seconds))
+        if crowd:
+            rows.append(("processor time of the clients, of one core", "", crowd["processor_s"] / options.seconds))
+            rows.append(("processor time of others, of one core", "",
+                         max(0.0, used_by_all - used - crowd["processor_s"]) / options.seconds))
+        left = {}
+
+        def gone():
+            left.update(server.ask("/health"))
+            return not left["running"] and not left["queued"]
+        wait_until(gone, patience)
+        rows.append((f"running left after {patience} s", "== 0", left.get("running")))
+        rows.append((f"queued left after {patience} s", "== 0", left.get("queued")))
+        wait_until(lambda: server.descriptors() <= descriptors, patience)
+        rows.append(("descriptors left", "== 0", server.descriptors() - descriptors))
+        wait_until(lambda: server.status("Threads") <= threads, patience)
+        rows.append(("threads left", "== 0", server.status("Threads") - threads))
+        rows.append(("answers that are not what they were", "== 0", sum(
+            a["text"] != b["text"] for kind in known for a, b in zip(known[kind], ask_known(server, options.light)[kind]))))
+    finally:
+        code = server.stop(120)
+    rows.append(("exit code after SIGTERM", "== 0", code))
+    log = server.log_path.read_text(errors="replace")
+    rows.append(("sanitizer findings", "== 0", len(FINDING.findall(log))))
+    if FINDING.search(log) or code != 0:
+        print(log[max(0, (FINDING.search(log) or re.search("$", log)).start() - 200):][:8000], flush=True)
+    return server.log_path
+
+
+def add_figures(options, rows, crowd, prober, samples):
+    if not crowd or not prober:
+        rows.append(("clients and prober that came to their end", "== 2", bool(crowd) + bool(prober)))
+        return
+    for text, n in crowd["examples"]:
+        print(f"# mistake, {n} times: {text}")
+    for text in prober["examples"]:
+        print(f"# mistake: {text}")
+    print(f"# behaviours: {crowd['behaviours']}\n# answers: {crowd['statuses']}", flush=True)
+    timed = not options.light
+    rows.append(("clients", "== 200" if options.clients == 200 else "", options.clients))
+    rows.append(("seconds", "", options.seconds))
+    rows.append(("requests and connections", f">= {options.clients}", crowd["requests"]))
+    rows.append(("answers 200", ">= 1", crowd["statuses"].get("200", 0)))
+    rows.append(("answers 429", "", crowd["statuses"].get("429", 0)))
+    rows.append(("mistakes", "== 0", crowd["mistakes"]))
+    rows.append(("/health: probes", ">= 10", prober["probes"]))
+    rows.append(("/health: mistakes", "== 0", prober["mistakes"]))
+    rows.append(("/health: P50, ms", "", prober["p50_ms"]))
+    rows.append(("/health: P99, ms", "< 50" if timed else "", prober["p99_ms"]))
+    rows.append(("/health: most, ms", "< 1000" if timed else "", prober["max_ms"]))
+    third, end = median_near(samples, options.seconds / 3, 5), median_near(samples, options.seconds, 5)
+    rows.append(("memory after a third, MiB", "", third and third / 1024))
+    rows.append(("memory growth from there to the end, MiB", f"<= {GROWTH_MIB}" if timed else "",
+                 (end - third) / 1024 if third and end else None))
+
+
+def show(rows):
+    """Prints a line for each figure; the number of those that do not hold."""
+    failed = 0
+    for name, wanted, measured in rows:
+        holds = report.holds(wanted, measured)
+        failed += holds is False
+        value = "-" if measured is None else f"{measured:.4g}"
+        if wanted:
+            print(f"{'ok' if holds else 'not ok'} {name} | {wanted} | {value}", flush=True)
+        else:
+            print(f"# {name} | {value}", flush=True)
+    return failed
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=os.environ.get("TROIKA_BINARY") or ROOT / "build/release/troika")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seed", type=int, help="of what the clients draw; absent is a new one, printed")
+    parser.add_argument("--light", action="store_true")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("serve", nargs="*", help="further options of troika serve, after --")
+    options = parser.parse_args(arguments)
+    options.seed = options.seed if options.seed is not None else random.randrange(1 << 31)
+    rows = []
+    log = run(options, rows)
+    failed = show(rows)
+    if not failed:
+        log.unlink()
+        log.parent.rmdir()
+    if options.report:
+        written = report.Report("crowd")
+        for row in rows:
+            written.add(*row)
+        failed += written.finish() != 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

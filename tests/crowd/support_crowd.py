@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""crowd.py as a test of the build in TROIKA_BUILD."""
+import os
+import pathlib
+import re
+import sys
+
+import crowd
+
+
+def run(seconds):
+    cache = (pathlib.Path(os.environ["TROIKA_BUILD"]) / "CMakeCache.txt").read_text()
+    plain = re.search(r"^TROIKA_SANITIZE:\w+=$", cache, re.M) and re.search(r"^CMAKE_BUILD_TYPE:\w+=Release$", cache, re.M)
+    sys.exit(crowd.main(["--seconds", str(seconds)] + ([] if plain else ["--light"])))
