@@ -19,17 +19,18 @@
 enum { WORKERS = 4, KEEPALIVE_S = 10 };
 
 typedef struct route {
-  const char *method, *path;                /* a path that ends in "/NAME" is a prefix */
-  void (*answer)(api *a, http_exchange *x); /* GET: at once, on the HTTP thread */
-  api_endpoint endpoint;                    /* POST: a job */
-  bool open;                                /* needs no key */
+  const char *method, *path;                    /* a path that ends in "/NAME" is a prefix */
+  unsigned (*answer)(api *a, http_exchange *x); /* GET: at once, on the HTTP thread; its status */
+  api_endpoint endpoint;                        /* POST: a job */
+  bool open;                                    /* needs no key */
 } route;
 
-static void answer_json(http_exchange *x, unsigned status, bytes_buffer *body) {
+static unsigned answer_json(http_exchange *x, unsigned status, bytes_buffer *body) {
   http_answer(x, status, "application/json", body);
+  return status;
 }
 
-static void answer_health(api *a, http_exchange *x) {
+static unsigned answer_health(api *a, http_exchange *x) {
   bytes_buffer body;
   bool draining = atomic_load(&a->draining);
   troika_runtime_stats s;
@@ -37,7 +38,7 @@ static void answer_health(api *a, http_exchange *x) {
   bytes_init(&body, 1024);
   bytes_append_format(&body, "{\"status\":\"%s\",\"running\":%u,\"queued\":%u}",
                       draining ? "draining" : "ok", s.running, s.queued);
-  answer_json(x, draining ? 503 : 200, &body);
+  return answer_json(x, draining ? 503 : 200, &body);
 }
 
 static void put_model(const api *a, bytes_buffer *out) {
@@ -60,17 +61,18 @@ static void put_model(const api *a, bytes_buffer *out) {
                       m.context_max, a->context, m.has_template ? "true" : "false");
 }
 
-static void answer_metrics(api *a, http_exchange *x) {
+static unsigned answer_metrics(api *a, http_exchange *x) {
   bytes_buffer body;
   bytes_init(&body, 1024 * 1024);
   http_server *server = atomic_load(&a->server);
   api_metrics_write(&a->metrics, a->options.runtime, server ? http_server_connections(server) : 0,
                     &body);
   http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+  return 200;
 }
 
 /* The page, and the description of this interface: constant files. */
-static void answer_file(api *a, http_exchange *x) {
+static unsigned answer_file(api *a, http_exchange *x) {
   (void)a;
   const api_page *page = api_page_find(http_path(x));
   bool unchanged = api_page_unchanged(page, http_header(x, "If-None-Match"));
@@ -82,18 +84,19 @@ static void answer_file(api *a, http_exchange *x) {
   http_answer_header(x, "Content-Security-Policy", API_PAGE_POLICY_LOAD "; " API_PAGE_POLICY_FRAME);
   http_answer_header(x, "X-Content-Type-Options", API_PAGE_SNIFF);
   http_answer(x, unchanged ? 304 : 200, page->content_type, &body);
+  return unchanged ? 304 : 200;
 }
 
-static void answer_models(api *a, http_exchange *x) {
+static unsigned answer_models(api *a, http_exchange *x) {
   bytes_buffer body;
   bytes_init(&body, 16384);
   bytes_append_string(&body, "{\"object\":\"list\",\"data\":[");
   put_model(a, &body);
   bytes_append_string(&body, "]}");
-  answer_json(x, 200, &body);
+  return answer_json(x, 200, &body);
 }
 
-static void answer_model(api *a, http_exchange *x) {
+static unsigned answer_model(api *a, http_exchange *x) {
   const char *id = http_path(x) + strlen("/v1/models/");
   api_failure f;
   if (strcmp(id, a->model_name)) {
@@ -103,12 +106,12 @@ static void answer_model(api *a, http_exchange *x) {
     f.type = api_failure_type_of(404);
     f.code = "model_not_found";
     api_answer_with_failure(x, &f);
-    return;
+    return f.status;
   }
   bytes_buffer body;
   bytes_init(&body, 16384);
   put_model(a, &body);
-  answer_json(x, 200, &body);
+  return answer_json(x, 200, &body);
 }
 
 static const route routes[] = {
@@ -138,7 +141,8 @@ static void answer_unknown(http_exchange *x, api_failure *f) {
   size_t len = 0;
   for (size_t i = 0; i < sizeof routes / sizeof *routes && len < sizeof text; i++)
     len += (size_t)snprintf(text + len, sizeof text - len, "%s%s", i ? ", " : "", routes[i].path);
-  api_failure_set(f, NULL, "there is nothing at %.80s; there are %s", http_path(x), text);
+  api_failure_set(f, NULL, "there is nothing at %.80s; there are /, /openapi.json, %s",
+                  http_path(x), text);
   f->status = 404;
   f->type = api_failure_type_of(404);
 }
@@ -197,8 +201,7 @@ static void on_begin(void *context, http_exchange *x) {
     api_access_preflight(x);
     http_answer(x, 204, NULL, &nothing);
   } else if (r->answer) {
-    api_metrics_answered(&a->metrics, API_ENDPOINTS, 200);
-    r->answer(a, x);
+    api_metrics_answered(&a->metrics, API_ENDPOINTS, r->answer(a, x));
   }
 }
 
@@ -233,6 +236,7 @@ static void read_facts(api *a) {
   a->vocab = m.vocab;
   a->token_bytes_max = m.token_bytes_max;
   a->context = s.context;
+  a->bos = m.bos;
   a->at_once = s.parallel + s.queue_max;
   a->started_s = time(NULL);
   /* Ids differ between servers and runs; they are names, no secrets. */

@@ -53,6 +53,13 @@ void api_failure_of_status(api_failure *f, troika_status status, const char *tex
   snprintf(f->message, sizeof f->message, "%s", text && *text ? text : troika_status_text(status));
 }
 
+bool api_failure_inside(api_failure *f, const char *outer) {
+  char inner[sizeof f->param];
+  memcpy(inner, f->param, sizeof inner);
+  snprintf(f->param, sizeof f->param, "%.40s.%.50s", outer, inner);
+  return false;
+}
+
 bool api_failure_memory(api_failure *f) {
   api_failure_of_status(f, TROIKA_NO_MEMORY, "out of memory");
   return false;

@@ -28,6 +28,8 @@ typedef struct api_failure {
  */
 bool api_failure_set(api_failure *f, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same about a field inside `outer`: param "a" becomes "outer.a". Always false. */
+bool api_failure_inside(api_failure *f, const char *outer);
 /* 503: out of memory. Always false. */
 bool api_failure_memory(api_failure *f);
 /* What the engine said, as a status of HTTP. */

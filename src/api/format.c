@@ -77,7 +77,8 @@ static bool read_schema(api_request *r, const json_t *format, api_failure *f) {
     return api_json_wrong("response_format.json_schema.name", "a string", name, f);
   if (!json_is_object(schema))
     return api_json_wrong("response_format.json_schema.schema", "an object", schema, f);
-  if (!api_json_bool(outer, "strict", &strict, f)) return false;
+  if (!api_json_bool(outer, "strict", &strict, f))
+    return api_failure_inside(f, "response_format.json_schema");
   strict_walk w = {.path = "$", .failure = f};
   if (strict && !walk(&w, schema)) return false;
   if (!(r->grammar = json_dumps(schema, JSON_COMPACT))) return api_failure_memory(f);

@@ -29,6 +29,7 @@ struct api {
   api_options options;
   char *model_name;
   uint32_t vocab, context, token_bytes_max, at_once; /* at_once: requests that run or wait */
+  int32_t bos; /* -1: none */
   int64_t started_s;
   uint64_t id_salt;
   atomic_ullong requests;
@@ -72,6 +73,10 @@ bool api_job_submit(api_job *job, api_failure *failure);
 /* The tokens of a chat or a text; owned. NULL: `failure` says why. */
 int32_t *api_make_tokens(const api *a, const api_request *r, const api_prompt *prompt, size_t *n,
                          api_failure *failure);
+
+/* As the model's template has it; see troika_model_chat. */
+troika_status api_chat_tokens(const api *a, const api_request *r, troika_chat_end end, int32_t *out,
+                              size_t capacity, size_t *n, troika_error *err);
 
 /* tokens.c: the bodies of /tokenize and /detokenize. */
 bool api_tokenize(const api *a, bytes_view body, bytes_buffer *out, api_failure *failure);

@@ -92,8 +92,10 @@ bool api_json_integer(const json_t *object, const char *name, int64_t min, int64
                       int64_t *out, api_failure *failure) {
   const json_t *value = api_json_field(object, name);
   if (!value) return true;
-  if (!json_is_integer(value)) return api_json_wrong(name, "an integer", value, failure);
-  int64_t v = json_integer_value(value);
+  double real = json_real_value(value); /* 1.0 is an integer too, as JSON Schema counts */
+  bool whole = json_is_real(value) && real == floor(real) && fabs(real) <= 0x1p53;
+  if (!json_is_integer(value) && !whole) return api_json_wrong(name, "an integer", value, failure);
+  int64_t v = whole ? (int64_t)real : json_integer_value(value);
   if (v < min || v > max)
     return api_failure_set(failure, name, "%s is %lld, allowed is %lld to %lld", name, (long long)v,
                            (long long)min, (long long)max);

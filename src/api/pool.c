@@ -6,10 +6,12 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/os.h"
 
 enum { IDLE, QUEUED, RUNNING, AGAIN };
+enum { STEP_NS = 1000000 }; /* a step of a running job that takes longer is long */
 
 typedef struct queue {
   api_pool_item *first, **last;
@@ -28,6 +30,8 @@ struct api_pool {
   api_pool_item *all;
   uint32_t count;
   unsigned starting; /* workers in a first step */
+  unsigned stepping; /* workers awake and in no first step */
+  int64_t taken_ns;  /* when one of them last came for work */
   bool stopping;
 };
 
@@ -50,7 +54,11 @@ static void post_locked(api_pool *p, api_pool_item *item) {
   if (item->state != IDLE) return;
   item->state = QUEUED;
   push(item->started ? &p->running : &p->fresh, item);
-  pthread_cond_signal(&p->work);
+  /* An iteration of the engine has news for all its streams at once, a few microseconds of work
+   * each: one worker does it in less time than it takes to wake the others. Unless that one is in
+   * a long step. */
+  if (!item->started || !p->stepping || clock_real_now(NULL) - p->taken_ns > STEP_NS)
+    pthread_cond_signal(&p->work);
 }
 
 void api_pool_post(api_pool *p, api_pool_item *item) {
@@ -90,9 +98,12 @@ static void remove_locked(api_pool *p, api_pool_item *item) {
 static api_pool_item *take(api_pool *p) {
   for (;;) {
     api_pool_item *item = pop(&p->running);
+    p->taken_ns = clock_real_now(NULL);
     if (!item && p->starting + 1 < p->threads_n && (item = pop(&p->fresh))) p->starting++;
     if (item || p->stopping) return item;
+    p->stepping--;
     pthread_cond_wait(&p->work, &p->lock);
+    p->stepping++;
   }
 }
 
@@ -101,15 +112,19 @@ static void *worker_main(void *context) {
   api_pool_item *item;
   os_thread_name("api");
   pthread_mutex_lock(&p->lock);
+  p->stepping++;
   while ((item = take(p))) {
     bool first = !item->started;
     item->started = true;
     item->state = RUNNING;
+    if (first) p->stepping--;
+    if (first && !p->stepping && p->running.first) pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
     bool over = p->options.step(item);
     pthread_mutex_lock(&p->lock);
     if (first) {
       p->starting--;
+      p->stepping++;
       if (p->fresh.first) pthread_cond_signal(&p->work);
     }
     if (over) {

@@ -3,6 +3,7 @@
 #include "api/request.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +127,8 @@ static bool read_streaming(api_request *r, api_failure *f) {
   const json_t *options = api_json_field(r->root, "stream_options");
   if (!options) return true;
   if (!json_is_object(options)) return api_json_wrong("stream_options", "an object", options, f);
-  return api_json_bool(options, "include_usage", &r->include_usage, f);
+  return api_json_bool(options, "include_usage", &r->include_usage, f) ||
+         api_failure_inside(f, "stream_options");
 }
 
 /* Known, but not done yet: refused, so that nobody believes it was honoured. */
@@ -154,10 +156,26 @@ static bool read_count(api_request *r, api_failure *f) {
   return r->endpoint == API_CHAT || api_json_bool(r->root, "echo", &r->echo, f);
 }
 
+static bool check_tools(const json_t *tools, api_failure *f) {
+  size_t i;
+  const json_t *tool;
+  json_array_foreach(tools, i, tool) {
+    char at[32];
+    snprintf(at, sizeof at, "tools[%zu]", i);
+    const json_t *function = json_object_get(tool, "function");
+    if (!api_json_is(json_object_get(tool, "type"), "function") ||
+        !json_is_string(json_object_get(function, "name")))
+      return api_failure_set(
+          f, at, "%s must be an object of type \"function\" that has a function with a name", at);
+  }
+  return true;
+}
+
 static bool read_tools(api_request *r, api_failure *f) {
   const json_t *tools = api_json_field(r->root, "tools"),
                *choice = api_json_field(r->root, "tool_choice");
   if (tools && !json_is_array(tools)) return api_json_wrong("tools", "an array", tools, f);
+  if (!check_tools(tools, f)) return false;
   bool none = api_json_is(choice, "none");
   if (choice && !none && !api_json_is(choice, "auto"))
     return api_failure_set(f, "tool_choice", "tool_choice can be \"auto\" or \"none\" so far");

@@ -9,9 +9,8 @@
 
 /* A template that takes no system role says so by refusing; then its text goes before the user's
  * first one, and if that is refused too, the first refusal stands. */
-static troika_status chat_tokens(const api *a, const api_request *r, int32_t *out, size_t capacity,
-                                 size_t *n, troika_error *err) {
-  troika_chat_end end = r->continues ? TROIKA_CHAT_CONTINUE : TROIKA_CHAT_GENERATE;
+troika_status api_chat_tokens(const api *a, const api_request *r, troika_chat_end end, int32_t *out,
+                              size_t capacity, size_t *n, troika_error *err) {
   const char *tools = r->tools ? r->tools : "";
   troika_status status = troika_model_chat(a->options.model, r->messages, strlen(r->messages),
                                            tools, strlen(tools), end, out, capacity, n, err);
@@ -71,10 +70,15 @@ int32_t *api_make_tokens(const api *a, const api_request *r, const api_prompt *p
     return NULL;
   }
   if (chat)
-    status = chat_tokens(a, r, out, capacity, n, &err);
+    status = api_chat_tokens(a, r, r->continues ? TROIKA_CHAT_CONTINUE : TROIKA_CHAT_GENERATE, out,
+                             capacity, n, &err);
   else
     status = troika_model_tokenize(a->options.model, prompt->text.ptr, prompt->text.len, true,
                                    r->parse_special, out, capacity, n, &err);
+  if (!status && *n == 0 && a->bos >= 0) { /* nothing can be computed from nothing */
+    out[0] = a->bos;
+    *n = 1;
+  }
   if (*n > a->context && (!status || status == TROIKA_LIMIT)) {
     api_failure_too_long(failure, param, (uint32_t)*n, a->context, false);
   } else if (status) {

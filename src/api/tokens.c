@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* /tokenize and /detokenize: what a prompt is as tokens, without running it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,24 +12,35 @@ enum { TEXT_BYTES_MAX = 4 * 1024 * 1024 };
 
 typedef struct token_request {
   json_t *root;
-  char *messages, *tools;
-  bool add_special, parse_special, strings, continues, generate;
-  bytes_view text;
+  bool is_chat, add_special, parse_special, strings, generate;
+  api_request
+      chat;        /* if is_chat: read as /v1/chat/completions reads it, so that the tokens agree */
+  bytes_view text; /* else */
+  const char *param; /* what the text came as */
 } token_request;
 
-static bool read_chat(token_request *t, api_failure *f) {
-  json_t *messages = json_object_get(t->root, "messages");
-  const json_t *tools = api_json_field(t->root, "tools");
-  if (!api_messages_normalise(messages, &t->continues, f)) return false;
-  if (tools && !json_is_array(tools)) return api_json_wrong("tools", "an array", tools, f);
-  t->messages = json_dumps(messages, JSON_COMPACT);
-  if (tools) t->tools = json_dumps(tools, JSON_COMPACT);
-  if (!t->messages || (tools && !t->tools)) return api_failure_memory(f);
-  t->text = bytes_of_string(t->messages);
+static bool read_text(token_request *t, api_failure *f) {
+  static const char *const names[] = {"messages", "prompt", "content"};
+  unsigned given = 0;
+  t->param = "prompt";
+  for (int i = 0; i < 3; i++)
+    if (api_json_field(t->root, names[i])) {
+      given++;
+      t->param = names[i];
+    }
+  if (given > 1)
+    return api_failure_set(f, t->param, "only one of messages, prompt and content can be given");
+  if (!strcmp(t->param, "messages")) {
+    t->is_chat = true;
+    return true;
+  }
+  const json_t *text = api_json_field(t->root, t->param);
+  if (!json_is_string(text)) return api_json_wrong(t->param, "a string", text, f);
+  t->text = bytes_of(json_string_value(text), json_string_length(text));
   return true;
 }
 
-static bool read_token_request(bytes_view body, token_request *t, api_failure *f) {
+static bool read_token_request(const api *a, bytes_view body, token_request *t, api_failure *f) {
   *t = (token_request){.add_special = true, .generate = true};
   if (!(t->root = api_json_parse(body, f))) return false;
   if (!api_json_bool(t->root, "add_special_tokens", &t->add_special, f) ||
@@ -36,31 +48,26 @@ static bool read_token_request(bytes_view body, token_request *t, api_failure *f
       !api_json_bool(t->root, "parse_special", &t->parse_special, f) ||
       !api_json_bool(t->root, "add_generation_prompt", &t->generate, f) ||
       !api_json_bool(t->root, "with_pieces", &t->strings, f) ||
-      !api_json_bool(t->root, "return_token_strs", &t->strings, f))
+      !api_json_bool(t->root, "return_token_strs", &t->strings, f) || !read_text(t, f))
     return false;
-  if (api_json_field(t->root, "messages")) return read_chat(t, f);
-  const char *name = api_json_field(t->root, "content") ? "content" : "prompt";
-  const json_t *text = api_json_field(t->root, name);
-  if (!json_is_string(text)) return api_json_wrong(name, "a string", text, f);
-  t->text = bytes_of(json_string_value(text), json_string_length(text));
+  if (t->is_chat) {
+    if (!api_request_parse(body, API_CHAT, a->vocab, &t->chat, f)) return false;
+    t->text = bytes_of_string(t->chat.messages);
+  }
+  if (t->text.len > TEXT_BYTES_MAX)
+    return api_failure_set(f, t->param, "the text has %zu bytes, at most %d are taken here",
+                           t->text.len, TEXT_BYTES_MAX);
   return true;
-}
-
-static void free_token_request(token_request *t) {
-  free(t->messages);
-  free(t->tools);
-  json_decref(t->root);
 }
 
 static troika_status make(const api *a, const token_request *t, int32_t *tokens, size_t capacity,
                           size_t *n, troika_error *err) {
-  const char *tools = t->tools ? t->tools : "";
-  if (t->messages)
-    return troika_model_chat(a->options.model, t->text.ptr, t->text.len, tools, strlen(tools),
-                             t->continues  ? TROIKA_CHAT_CONTINUE
-                             : t->generate ? TROIKA_CHAT_GENERATE
-                                           : TROIKA_CHAT_CLOSED,
-                             tokens, capacity, n, err);
+  if (t->is_chat)
+    return api_chat_tokens(a, &t->chat,
+                           t->chat.continues ? TROIKA_CHAT_CONTINUE
+                           : t->generate     ? TROIKA_CHAT_GENERATE
+                                             : TROIKA_CHAT_CLOSED,
+                           tokens, capacity, n, err);
   return troika_model_tokenize(a->options.model, t->text.ptr, t->text.len, t->add_special,
                                t->parse_special, tokens, capacity, n, err);
 }
@@ -83,36 +90,38 @@ static void put_tokens(const api *a, const token_request *t, const int32_t *toke
   bytes_append_string(out, "}");
 }
 
-bool api_tokenize(const api *a, bytes_view body, bytes_buffer *out, api_failure *failure) {
-  token_request t;
+/* No token is empty, but a template and a begin token may add some: asked again if it was short. */
+static int32_t *make_all(const api *a, const token_request *t, size_t *n, api_failure *failure) {
+  size_t capacity = t->text.len + 256;
   troika_error err = {0};
-  bool ok = read_token_request(body, &t, failure);
-  const char *param = t.messages ? "messages" : "prompt";
-  if (ok && t.text.len > TEXT_BYTES_MAX)
-    ok = api_failure_set(failure, param, "the text has %zu bytes, at most %d are taken here",
-                         t.text.len, TEXT_BYTES_MAX);
-  /* No token is empty, but a template and a begin token may add some: asked again if it was short.
-   */
-  size_t capacity = t.text.len + 256, n = 0;
-  int32_t *tokens = NULL;
   troika_status status = TROIKA_LIMIT;
-  for (int round = 0; ok && round < 2 && status == TROIKA_LIMIT; round++) {
-    if (round) capacity = n;
+  int32_t *tokens = NULL;
+  for (int round = 0; round < 2 && status == TROIKA_LIMIT; round++) {
+    if (round) capacity = *n;
     free(tokens);
     if (!(tokens = malloc(capacity * sizeof *tokens))) {
-      ok = api_failure_memory(failure);
-      break;
+      api_failure_memory(failure);
+      return NULL;
     }
-    status = make(a, &t, tokens, capacity, &n, &err);
+    status = make(a, t, tokens, capacity, n, &err);
   }
-  if (ok && status) {
-    api_failure_of_status(failure, status, err.text);
-    ok = false;
-  }
-  if (ok) put_tokens(a, &t, tokens, n, out);
-  if (ok && out->failed) ok = api_failure_memory(failure);
+  if (!status) return tokens;
+  api_failure_of_status(failure, status, err.text);
+  if (failure->status == 400) snprintf(failure->param, sizeof failure->param, "%s", t->param);
   free(tokens);
-  free_token_request(&t);
+  return NULL;
+}
+
+bool api_tokenize(const api *a, bytes_view body, bytes_buffer *out, api_failure *failure) {
+  token_request t;
+  size_t n = 0;
+  bool ok = read_token_request(a, body, &t, failure);
+  int32_t *tokens = ok ? make_all(a, &t, &n, failure) : NULL;
+  if (tokens) put_tokens(a, &t, tokens, n, out);
+  ok = tokens && (!out->failed || api_failure_memory(failure));
+  free(tokens);
+  api_request_free(&t.chat);
+  json_decref(t.root);
   return ok;
 }
 

@@ -119,8 +119,8 @@ static int loop(chat_loop *l) {
   chat *c = l->c;
   for (;;) {
     bool was_empty = true;
-    chat_line got = chat_editor_read(c->editor, l->entry.open ? "... " : ">>> ", &l->line,
-                                     &was_empty);
+    chat_line got =
+        chat_editor_read(c->editor, l->entry.open ? "... " : ">>> ", &l->line, &was_empty);
     l->lines++;
     if (got == CHAT_LINE_TERMINATED) return CLI_INTERRUPTED;
     if (got == CHAT_LINE_CTRL_C && !c->interactive) return CLI_INTERRUPTED;
@@ -184,8 +184,7 @@ static bool first_message(chat_loop *l) {
   }
   bool go_on = take_entry(l);
   chat_entry_clear(&l->entry);
-  return go_on && !chat_signals_take(CHAT_TERMINATE) &&
-         (l->c->interactive || !l->c->interrupted);
+  return go_on && !chat_signals_take(CHAT_TERMINATE) && (l->c->interactive || !l->c->interrupted);
 }
 
 static bool begin(chat *c) {
@@ -196,9 +195,10 @@ static bool begin(chat *c) {
   c->context = stats.context;
   utf8_clean(c->engine.name, false);
   if (!c->model.has_template)
-    return cli_fail("%s has no chat template: give one with --chat-template FILE, or continue a "
-                    "text with \"troika run --raw\"",
-                    c->engine.name),
+    return cli_fail(
+               "%s has no chat template: give one with --chat-template FILE, or continue a "
+               "text with \"troika run --raw\"",
+               c->engine.name),
            false;
   if (!chat_signals_catch()) return cli_fail("cannot make a pipe: %s", strerror(errno)), false;
   if (troika_stream_open(c->engine.runtime, NULL, &c->stream, &err))

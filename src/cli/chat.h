@@ -26,14 +26,14 @@ typedef struct chat {
   uint32_t context;
   chat_session session;
   chat_editor *editor;
-  bool interactive;  /* someone types; else lines come from a pipe or file */
-  bool terminal_out; /* standard output is a terminal */
-  bool styled;       /* escape sequences may be used for notes */
-  FILE *notes;       /* what is no answer */
+  bool interactive;    /* someone types; else lines come from a pipe or file */
+  bool terminal_out;   /* standard output is a terminal */
+  bool styled;         /* escape sequences may be used for notes */
+  FILE *notes;         /* what is no answer */
   char file[PATH_MAX]; /* loaded or saved last; "" is none */
-  uint64_t retries; /* of the last message: each has a seed of its own */
-  bool retrying;    /* an old answer stays if there is no new one */
-  bool interrupted; /* Ctrl-C came during an answer */
+  uint64_t retries;    /* of the last message: each has a seed of its own */
+  bool retrying;       /* an old answer stays if there is no new one */
+  bool interrupted;    /* Ctrl-C came during an answer */
   unsigned failures;
   chat_numbers last, all;
 } chat;

@@ -159,8 +159,7 @@ static chat_outcome keep(chat *c, const bytes_buffer *answer, const troika_event
     chat_note(c, "[stopped before the first word] %s.", nothing_added(c));
     return CHAT_SILENT;
   }
-  if (answer->failed ||
-      !chat_session_add(&c->session, "assistant", answer->data, answer->len)) {
+  if (answer->failed || !chat_session_add(&c->session, "assistant", answer->data, answer->len)) {
     chat_fail(c, "no memory to keep the answer");
     return CHAT_FAILED;
   }

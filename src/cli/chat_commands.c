@@ -16,8 +16,9 @@ typedef struct chat_command {
 
 /* --- settings that /set may change */
 
-static const char *const settable[] = {"temperature",    "top-p",       "top-k", "min-p",
-                                       "repeat-penalty", "repeat-last", "seed",  "max-tokens"};
+static const char *const settable[] = {
+    "temperature", "top-p", "top-k",      "min-p", "repeat-penalty",
+    "repeat-last", "seed",  "max-tokens", "temp"}; /* a second name: known, not shown */
 enum { SETTABLE = sizeof settable / sizeof *settable };
 
 static const void *setting(const chat *c, const option *o) {
@@ -25,7 +26,7 @@ static const void *setting(const chat *c, const option *o) {
 }
 
 static void show_settings(const chat *c) {
-  for (int i = 0; i < SETTABLE; i++) {
+  for (int i = 0; i < SETTABLE - 1; i++) {
     const option *o = option_find(settable[i], strlen(settable[i]));
     bool seed = !strcmp(settable[i], "seed");
     fprintf(c->notes, "  %-15s ", settable[i]);
@@ -52,8 +53,9 @@ static command_result do_set(chat *c, bytes_view text) {
     known = known || (o && o == option_find(settable[i], strlen(settable[i])));
   if (!known) {
     const char *near = cli_nearest(name, settable, SETTABLE);
-    chat_fail(c, "/set does not know \"%s\"; %s%s%s", name, near ? "did you mean " : "\"/set\" alone",
-              near ? near : " shows what can be set", near ? "?" : "");
+    chat_fail(c, "/set does not know \"%s\"; %s%s%s", name,
+              near ? "did you mean " : "\"/set\" alone shows what it knows", near ? near : "",
+              near ? "?" : "");
   } else if (!*value) {
     chat_fail(c, "/set %s needs a value", o->name);
   } else if (!strcmp(o->name, "seed") && !strcmp(value, "random")) {
@@ -132,9 +134,8 @@ static command_result do_retry(chat *c, bytes_view text) {
 
 /* ~/ is the home folder, as a shell would have it. False: said why. */
 static bool file_path(chat *c, const char *text, char out[PATH_MAX]) {
-  bool ok = !strncmp(text, "~/", 2)
-                ? option_home_path(text + 2, out, PATH_MAX)
-                : (size_t)snprintf(out, PATH_MAX, "%s", text) < PATH_MAX;
+  bool ok = !strncmp(text, "~/", 2) ? option_home_path(text + 2, out, PATH_MAX)
+                                    : (size_t)snprintf(out, PATH_MAX, "%s", text) < PATH_MAX;
   if (!ok) chat_fail(c, "the path is too long, or there is no home folder");
   return ok;
 }
@@ -214,16 +215,20 @@ static command_result do_help(chat *c, bytes_view text);
 
 static const chat_command commands[] = {
     {"help", "", "this", do_help},
-    {"system", "[TEXT]", "set the system message, from the next message on; alone: show it; \"\" "
-                         "removes it", do_system},
+    {"system", "[TEXT]",
+     "set the system message, from the next message on; alone: show it; \"\" "
+     "removes it",
+     do_system},
     {"clear", "", "forget all messages but the system message", do_clear},
     {"undo", "", "drop your last message and its answer", do_undo},
     {"retry", "", "answer your last message again, with another seed", do_retry},
     {"save", "[FILE]", "write the chat as JSON; alone: to the file of before", do_save},
     {"load", "FILE", "go on with a chat from a file", do_load},
     {"stats", "", "tokens, times and memory of the last answer and of all", do_stats},
-    {"set", "[NAME VALUE]", "temperature, top-p, top-k, min-p, seed, max-tokens, ...; alone: show "
-                            "them", do_set},
+    {"set", "[NAME VALUE]",
+     "temperature, top-p, top-k, min-p, seed, max-tokens, ...; alone: show "
+     "them",
+     do_set},
     {"bye", "", "leave; also /exit, /quit, Ctrl-D", do_bye},
     {"exit", NULL, NULL, do_bye},
     {"quit", NULL, NULL, do_bye},
@@ -247,7 +252,7 @@ static command_result do_help(chat *c, bytes_view text) {
           c->interactive && !chat_editor_pastes(c->editor) ? "; use it to paste lines" : "");
   if (!c->interactive) return GO_ON;
   if (chat_editor_pastes(c->editor))
-    fprintf(c->notes, "                      pasted lines stay one message until you press Enter\n");
+    fputs("                      pasted lines stay one message until you press Enter\n", c->notes);
   fprintf(c->notes,
           "\n"
           "  Ctrl-C              stop the answer (what was said stays), or clear the line\n"

@@ -28,7 +28,7 @@ struct chat_editor {
   bool styled, empty_line;
   chat_line why; /* why the bytes ended */
   int error;
-  bool cut; /* some of the line was dropped, as too much */
+  bool cut;       /* some of the line was dropped, as too much */
   char shown[64]; /* the prompt with its style */
   unsigned char bytes[65536];
   size_t begin, end;
@@ -265,7 +265,7 @@ static chat_line read_terminal(chat_editor *ed, bytes_buffer *out) {
   chat_signals_catch_suspend(true);
   if (ed->styled) fputs("\033[?2004h", ed->screen);
   fflush(ed->screen);
-  el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt: what is typed at once is not echoed twice */
+  el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt: nothing typed early is echoed twice */
   const wchar_t *line = el_wgets(ed->el, &n);
   if (!line && ed->why == CHAT_LINE_CTRL_C) { /* what follows goes below the whole line */
     el_cursor(ed->el, PASTE_MAX);

@@ -40,15 +40,13 @@ void chat_entry_clear(chat_entry *e) {
 /* In a block: everything up to a line that ends in three quotes. */
 static bool add_block_line(chat_entry *e, const char *line, size_t len) {
   bytes_view v = bytes_of(line, len), trimmed = trim(v);
-  bool last = trimmed.len >= QUOTES &&
-              !memcmp(trimmed.ptr + trimmed.len - QUOTES, quotes, QUOTES);
+  bool last = trimmed.len >= QUOTES && !memcmp(trimmed.ptr + trimmed.len - QUOTES, quotes, QUOTES);
   if (last) v.len = (size_t)(trimmed.ptr + trimmed.len - v.ptr) - QUOTES;
   bytes_append(&e->text, v.ptr, v.len);
   if (!last) bytes_append_string(&e->text, "\n");
   e->open = !last;
   /* quotes on a line of their own: the newline before them is not the text's */
-  if (last && e->text.len && e->text.data[e->text.len - 1] == '\n')
-    e->text.data[--e->text.len] = 0;
+  if (last && e->text.len && e->text.data[e->text.len - 1] == '\n') e->text.data[--e->text.len] = 0;
   return last;
 }
 

@@ -98,9 +98,8 @@ void chat_session_clear(chat_session *s) {
 static json_t *whole_array(const chat_session *s) {
   json_t *all = json_array();
   if (!all) return NULL;
-  bool ok = !s->system ||
-            !json_array_append_new(all, json_pack("{s:s, s:O}", "role", "system", "content",
-                                                  s->system));
+  bool ok = !s->system || !json_array_append_new(
+                              all, json_pack("{s:s, s:O}", "role", "system", "content", s->system));
   if (ok && !json_array_extend(all, s->messages)) return all;
   json_decref(all);
   return NULL;
@@ -144,8 +143,7 @@ static troika_status read_file(const char *path, bytes_buffer *out, troika_error
 static troika_status parse_file(const char *path, const bytes_buffer *text, json_t **out,
                                 troika_error *err) {
   json_error_t where;
-  json_t *root =
-      json_loadb(text->data, text->len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+  json_t *root = json_loadb(text->data, text->len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
   if (!text->len) return error_set(err, TROIKA_FORMAT, "%s is empty, not a chat", path);
   if (!root)
     return error_set(err, TROIKA_FORMAT, "%s is not JSON: line %d, column %d: %s", path, where.line,

@@ -54,8 +54,8 @@ static bool config_line(const char *file, unsigned number, char *line, cli_comma
     value++;
   }
   const option *o = option_find(key, strlen(key));
-  if (o && (o->offset == offsetof(cli_settings, help) ||
-            o->offset == offsetof(cli_settings, config))) {
+  if (o &&
+      (o->offset == offsetof(cli_settings, help) || o->offset == offsetof(cli_settings, config))) {
     fprintf(stderr, "troika: %s, line %u: %s is an option of the command line only\n", file, number,
             o->name);
     return false;

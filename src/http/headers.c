@@ -35,6 +35,16 @@ static bool is_folded(const char *name, size_t name_len, const char *value) {
   return false;
 }
 
+/* The library ends a value at its first NUL. Behind a whole one there are only blanks and the end of
+ * the line, of which it has made NULs, too. The line lies in the connection's buffer, with one end
+ * of line at least behind it. */
+static bool is_cut(const char *name, size_t name_len, const char *value, size_t value_len) {
+  if (value <= name + name_len) return false; /* not in the buffer, or folded */
+  const char *p = value + value_len + 1;
+  while (*p == ' ' || *p == '\t') p++;
+  return *p != 0 && *p != '\r' && *p != '\n';
+}
+
 static const char *check_length(check_state *s, const char *value,
                                 size_t len) { /* value may be NULL, then len is 0 */
   if (s->lengths++) return "more than one Content-Length";
@@ -60,6 +70,8 @@ static const char *check_one(check_state *s, const char *name, size_t name_len, 
     if ((c < 0x20 && c != '\t') || c == 0x7f) return "a header's value has a control character";
   }
   if (value && is_folded(name, name_len, value)) return "a header is folded over several lines";
+  if (value && is_cut(name, name_len, value, value_len))
+    return "a header's value has a control character";
   if (name_is(name, name_len, "content-length")) return check_length(s, value, value_len);
   if (name_is(name, name_len, "transfer-encoding")) {
     if (s->codings++) return "more than one Transfer-Encoding";

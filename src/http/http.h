@@ -13,8 +13,8 @@
  * within milliseconds. It also ends connections that take too long to bring a whole request.
  *
  * What the library accepts and must not be trusted with (two lengths, odd transfer codings, folded
- * headers ...) is refused in headers.c before the body is read. Memory: about 2 KiB a connection,
- * plus its headers (at most header_max), the body received so far (at most body_max), and
+ * headers ...) is refused in headers.c before the body is read. Memory: header_max and 10 KiB a
+ * connection, whether it talks or idles, plus the body received so far (at most body_max), and
  * RING_BYTES for a running stream.
  *
  * Rejected: a thread per connection (256 waiting requests would be 256 stacks), an own parser (this

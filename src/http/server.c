@@ -20,6 +20,9 @@
 /* A body in chunks that grew too large is read on this far, so that the client gets its 413 instead
  * of a reset. */
 enum {
+  /* Of a connection's memory, which the library clears after each answer: for the answer's headers,
+   * and for pieces of bodies on their way. */
+  POOL_BESIDE_HEADER = 8 * 1024,
   DISCARD_MAX = 16 * 1024 * 1024,
   QUIESCE_GRACE_S = 2 /* for requests that are on their way when the server stops */
 };
@@ -302,7 +305,7 @@ troika_status http_server_open(const http_options *options, http_server **out, t
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
       on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET,
       s->listen_fd, MHD_OPTION_CONNECTION_LIMIT, options->connections_max,
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, options->header_max + (size_t)32 * 1024,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, options->header_max + (size_t)POOL_BESIDE_HEADER,
       MHD_OPTION_CONNECTION_TIMEOUT, options->write_time_s, MHD_OPTION_NOTIFY_COMPLETED,
       on_completed, s, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, s, MHD_OPTION_NOTIFY_CONNECTION,
       on_connection, s, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);

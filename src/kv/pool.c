@@ -40,11 +40,12 @@ troika_status kv_split_bytes(const kv_options *o, uint32_t totals[KV_GROUPS_MAX]
                              troika_error *err) {
   uint64_t least = bytes_for(o, 1, o->context, totals);
   if (least > o->bytes)
-    return error_set(err, TROIKA_LIMIT,
-                     "one sequence of %u tokens needs %llu bytes of KV memory (%.1f MiB), the bound "
-                     "is %llu bytes",
-                     o->context, (unsigned long long)least, (double)least / 1048576,
-                     (unsigned long long)o->bytes);
+    return error_set(
+        err, TROIKA_LIMIT,
+        "one sequence of %u tokens needs %llu bytes of KV memory (%.1f MiB), more than "
+        "the bound of %llu",
+        o->context, (unsigned long long)least, (double)least / 1048576,
+        (unsigned long long)o->bytes);
   uint32_t low = 1,
            high = o->context; /* the longest t that fits; 1 may not, then it is the least above */
   while (low < high) {

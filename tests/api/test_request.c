@@ -114,6 +114,9 @@ static void test_lengths(void **state) {
   take("{" USER ",\"max_tokens\":-1}", API_CHAT, &r);
   assert_true(r.engine.max_tokens == TROIKA_MAX_TOKENS_CONTEXT);
   api_request_free(&r);
+  take("{" USER ",\"max_tokens\":7.0}", API_CHAT, &r); /* an integer, as JSON Schema counts */
+  assert_int_equal(r.engine.max_tokens, 7);
+  api_request_free(&r);
   refuse("{" USER ",\"max_tokens\":-2}", API_CHAT, "max_tokens", "-2");
   refuse("{" USER ",\"max_tokens\":1.5}", API_CHAT, "max_tokens", "an integer");
 }
@@ -137,6 +140,10 @@ static void test_wrong_fields_are_named(void **state) {
   refuse("{" USER ",\"logit_bias\":{\"-1\":1}}", API_CHAT, "logit_bias", "below 1000");
   refuse("{" USER ",\"logit_bias\":{\"1\":101}}", API_CHAT, "logit_bias", "-100 to 100");
   refuse("{" USER ",\"tool_choice\":\"required\"}", API_CHAT, "tool_choice", "auto");
+  refuse("{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},1]}", API_CHAT,
+         "tools[1]", "function");
+  refuse("{" USER ",\"stream_options\":{\"include_usage\":5}}", API_CHAT,
+         "stream_options.include_usage", "boolean");
   refuse("{" USER ",\"model\":5}", API_CHAT, "model", "string");
 }
 
@@ -305,8 +312,10 @@ static void test_formats(void **state) {
           "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{\"a\":{\"anyOf\":[{"
           "\"type\":\"null\"},{\"properties\":{}}]}}}"),
       API_CHAT, "response_format", "$.properties.a.anyOf[1] ");
-  refuse("{" USER ",\"tools\":[{}],\"response_format\":{\"type\":\"json_object\"}}", API_CHAT,
-         "response_format", "tools"); /* C10 */
+  refuse("{" USER
+         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"response_format\":{"
+         "\"type\":\"json_object\"}}",
+         API_CHAT, "response_format", "tools"); /* C10 */
 }
 
 /* T8, T9, J8 and others: what is no JSON of ours. */

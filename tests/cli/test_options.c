@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "cli/options.h"
+#include "kernel/kernel.h"
 
 static bool set(const char *name, const char *text, cli_settings *s) {
   char problem[256] = "";
@@ -28,7 +29,7 @@ static void test_table(void **state) {
     if (o->missing && !set(o->name, o->missing, &s)) fail_msg("default of %s", o->name);
     assert_true(o->commands && o->help && o->help[strlen(o->help) - 1] == '.');
     assert_true((o->type == OPTION_FLAG) == (o->value == NULL));
-    assert_true((o->type == OPTION_CHOICE) == (o->choices != NULL));
+    assert_true((o->type == OPTION_CHOICE || o->type == OPTION_LIST) == (o->choices != NULL));
     for (unsigned j = 0; j < i; j++) assert_true(options_table[j].offset != o->offset);
   }
 }
@@ -54,8 +55,38 @@ static void test_values(void **state) {
   assert_true(set("activations", "int8", &s) && s.activations == TROIKA_ACTIVATIONS_INT8);
   assert_true(set("activations", "float", &s) && s.activations == TROIKA_ACTIVATIONS_FLOAT);
   assert_false(set("activations", "in", &s));
+  assert_true(set("span-rows", "16", &s) && set("span-rows", "4096", &s) && s.span_rows == 4096);
+  assert_false(set("span-rows", "1", &s) || set("span-rows", "15", &s));
+  assert_int_equal(s.span_rows, 4096);
+  assert_true(set("span-rows", "0", &s) && s.span_rows == 0);
   assert_true(set("raw", "Yes", &s) && s.raw && set("raw", "off", &s) && !s.raw);
   assert_int_equal(s.kv_size, 2048); /* what was refused changed nothing */
+  arena_free(&s.owned);
+}
+
+/* The names in the table are those that the kernels know, all of them. */
+static void test_cpu_levels(void **state) {
+  (void)state;
+  cli_settings s;
+  uint32_t mask, all = 0;
+  options_set_defaults(&s);
+  const char *names = option_find("cpu-levels", 10)->choices;
+  for (const char *p = names; *p;) {
+    char name[32];
+    size_t len = strcspn(p, "|");
+    snprintf(name, sizeof name, "%.*s", (int)len, p);
+    assert_true(kernel_mask_parse(name, &mask) && set("cpu-levels", name, &s));
+    if (strcmp(name, "all") != 0) all |= mask;
+    p += len + (p[len] == '|');
+  }
+  assert_true(kernel_mask_parse("all", &mask) && mask == all);
+  assert_true(set("cpu-levels", "avx2,avx512", &s) && !strcmp(s.cpu_levels, "avx2,avx512"));
+  static const char *const bad[] = {"", ",", "avx2,", "avx2,nope", "AVX2", "avx2 "};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_false(set("cpu-levels", bad[i], &s));
+    assert_false(kernel_mask_parse(bad[i], &mask));
+  }
+  assert_string_equal(s.cpu_levels, "avx2,avx512");
   arena_free(&s.owned);
 }
 
@@ -67,12 +98,18 @@ static void test_nearest(void **state) {
   assert_null(option_nearest("zzzzzz", CLI_RUN));
   const char *near = option_nearest("prot", CLI_RUN); /* port is not an option of run */
   assert_true(!near || strcmp(near, "port"));
+  static const char *const names[] = {"run", "serve", "bench"};
+  assert_string_equal(cli_nearest("rum", names, 3), "run");
+  assert_string_equal(cli_nearest("ser", names, 3), "serve");
+  assert_null(cli_nearest("nonsense", names, 3));
+  assert_null(cli_nearest("", names, 3));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_table),
       cmocka_unit_test(test_values),
+      cmocka_unit_test(test_cpu_levels),
       cmocka_unit_test(test_nearest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,15 +10,15 @@ const { z } = load("zod");
 const providerOf = (base, more = {}) => createOpenAICompatible({ name: "troika", baseURL: base + "/v1", apiKey: "any", includeUsage: true,
   supportsStructuredOutputs: true, ...more });
 const model = providerOf(url)(MODEL);
-const GREEDY = { model, messages: ASK, maxOutputTokens: 24, temperature: 0, maxRetries: 0 };
+const GREEDY = { model, messages: ASK, maxOutputTokens: 16, temperature: 0, maxRetries: 0 };
 const LONG = { model, messages: ASK, maxOutputTokens: FOREVER, maxRetries: 0, providerOptions: { troika: { ignore_eos: true } } };
 const extra = (fields) => ({ providerOptions: { troika: fields } });
 const silent = { onError: () => {} };
 const withBody = { include: { responseBody: true } };
 
-const Friend = z.object({ name: z.string().max(12), kind: z.enum(["dog", "cat"]) });
-const Animal = z.object({ name: z.string().max(12), age: z.number().int().min(0).max(30), size: z.enum(["small", "large"]),
-  owner: Friend.nullable(), friends: z.array(Friend).max(2) });
+const Friend = z.object({ name: z.string().max(8), kind: z.enum(["dog", "cat"]) });
+const Animal = z.object({ name: z.string().max(8), age: z.number().int().min(0).max(30), size: z.enum(["small", "large"]),
+  owner: Friend.nullable(), friends: z.array(Friend).max(1) });
 
 async function gather(iterable) {
   const all = [];
@@ -32,7 +32,7 @@ async function check_chat() {
   ok(a.text.length > 5 && ["stop", "length"].includes(a.finishReason), a.text);
   equal(a.response.modelId, MODEL);
   equal(a.usage.totalTokens, a.usage.inputTokens + a.usage.outputTokens);
-  ok(a.usage.outputTokens > 0 && a.usage.outputTokens <= 24 && a.usage.inputTokens > 5);
+  ok(a.usage.outputTokens > 0 && a.usage.outputTokens <= 16 && a.usage.inputTokens > 5);
   const { messages, ...rest } = GREEDY;
   equal((await generateText({ ...rest, prompt: ASK[0].content })).text, a.text);
   const french = await generateText({ ...rest, system: "Answer in French.", prompt: ASK[0].content });
@@ -45,7 +45,7 @@ async function check_stream() {
   const whole = await generateText(GREEDY), stream = streamText(GREEDY);
   const pieces = await gather(stream.textStream);
   equal(pieces.join(""), whole.text);
-  ok(pieces.length > 8, `${pieces.length} pieces`);
+  ok(pieces.length > 4, `${pieces.length} pieces`);
   equal(await stream.finishReason, whole.finishReason);
   deepEqual([(await stream.usage).inputTokens, (await stream.usage).outputTokens], [whole.usage.inputTokens, whole.usage.outputTokens]);
 }
@@ -94,8 +94,8 @@ async function check_n() {
 }
 
 async function check_schema_generate_object() {
-  for (let seed = 0; seed < 4; seed++) {
-    const a = await generateObject({ model, schema: Animal, messages: CUT, seed, temperature: seed / 3, maxOutputTokens: 400, maxRetries: 0 });
+  for (let seed = 0; seed < 3; seed++) {
+    const a = await generateObject({ model, schema: Animal, messages: CUT, seed, temperature: seed / 2, maxOutputTokens: 400, maxRetries: 0 });
     Animal.parse(a.object);
     equal(a.finishReason, "stop");
   }

@@ -20,16 +20,16 @@ LOOP = asyncio.Runner()  # one for all: LangChain keeps its connections for as l
 
 class Friend(pydantic.BaseModel):
     """A friend of the animal."""
-    name: str = pydantic.Field(max_length=12)
+    name: str = pydantic.Field(max_length=8)
     kind: Literal["dog", "cat"]
 
 
 class Animal(pydantic.BaseModel):
     """An animal."""
-    name: str = pydantic.Field(max_length=12, description="what it is called")
+    name: str = pydantic.Field(max_length=8, description="what it is called")
     age: int = pydantic.Field(ge=0, le=30)
     owner: Optional[Friend]
-    friends: list[Friend] = pydantic.Field(max_length=2)
+    friends: list[Friend] = pydantic.Field(max_length=1)
 
 
 class Colour(pydantic.BaseModel):
@@ -37,7 +37,7 @@ class Colour(pydantic.BaseModel):
 
 
 def llm(server, **more):
-    return ChatOpenAI(**({"base_url": server.url + "/v1", "api_key": "any", "model": MODEL, "temperature": 0, "max_tokens": 24,
+    return ChatOpenAI(**({"base_url": server.url + "/v1", "api_key": "any", "model": MODEL, "temperature": 0, "max_tokens": 16,
                           "max_retries": 0, "timeout": 120} | more))
 
 
@@ -50,7 +50,7 @@ def check_chat(s):
     assert isinstance(a, AIMessage) and len(a.content) > 5 and a.response_metadata["model_name"] == MODEL, a
     assert a.response_metadata["finish_reason"] in ("stop", "length")
     used = a.usage_metadata
-    assert 0 < used["output_tokens"] <= 24 and used["total_tokens"] == used["input_tokens"] + used["output_tokens"], used
+    assert 0 < used["output_tokens"] <= 16 and used["total_tokens"] == used["input_tokens"] + used["output_tokens"], used
     assert [b.content for b in llm(s).batch([ASK] * 3)] == [a.content] * 3
     talk = [SystemMessage("Answer in French."), HumanMessage("Name three colours.", name="Ann"), AIMessage("Rouge."), HumanMessage("Go on.")]
     assert llm(s).invoke(talk).content
@@ -69,7 +69,7 @@ def check_stream(s):
     total = chunks[0]
     for c in chunks[1:]:
         total += c
-    assert total.content == whole.content and len(chunks) > 10, total
+    assert total.content == whole.content and len(chunks) > 4, total
     assert total.response_metadata["finish_reason"] == whole.response_metadata["finish_reason"]
     assert total.usage_metadata["output_tokens"] == whole.usage_metadata["output_tokens"]
     assert total.usage_metadata["input_tokens"] == whole.usage_metadata["input_tokens"]
@@ -123,11 +123,10 @@ def check_n(s):
 
 
 def check_schema_json_schema(s):
-    for strict in (True, False):
-        for seed in range(3):
-            model = llm(s, temperature=seed / 2, seed=seed, max_tokens=400)
-            got = model.with_structured_output(Animal, method="json_schema", strict=strict).invoke(CUT)
-            assert isinstance(got, Animal), got
+    for seed, strict in enumerate((True, False, True)):
+        model = llm(s, temperature=seed / 2, seed=seed, max_tokens=400)
+        got = model.with_structured_output(Animal, method="json_schema", strict=strict).invoke(CUT)
+        assert isinstance(got, Animal), got
     raw = llm(s, max_tokens=400).with_structured_output(Animal, method="json_schema", include_raw=True).invoke(CUT)
     assert raw["parsing_error"] is None and isinstance(raw["parsed"], Animal), raw
 

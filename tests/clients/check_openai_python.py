@@ -15,7 +15,7 @@ import pydantic
 import pydantic_core
 
 LONG = {"messages": ASK, "model": MODEL, "max_tokens": FOREVER, "extra_body": {"ignore_eos": True}}
-GREEDY = {"messages": ASK, "model": MODEL, "max_tokens": 24, "temperature": 0}
+GREEDY = {"messages": ASK, "model": MODEL, "max_tokens": 16, "temperature": 0}
 
 
 class Kind(str, enum.Enum):
@@ -24,16 +24,16 @@ class Kind(str, enum.Enum):
 
 
 class Friend(pydantic.BaseModel):
-    name: str = pydantic.Field(max_length=12)
+    name: str = pydantic.Field(max_length=8)
     kind: Kind
 
 
 class Animal(pydantic.BaseModel):
-    name: str = pydantic.Field(max_length=12)
+    name: str = pydantic.Field(max_length=8)
     age: int = pydantic.Field(ge=0, le=30)
     size: Literal["small", "large"]
     owner: Optional[Friend]
-    friends: list[Friend] = pydantic.Field(max_length=2)
+    friends: list[Friend] = pydantic.Field(max_length=1)
 
 
 class Tree(pydantic.BaseModel):
@@ -59,7 +59,7 @@ def check_chat(s, client):
     assert a.object == "chat.completion" and a.model == MODEL and a.id and abs(a.created - time.time()) < 60, a
     assert choice.index == 0 and choice.message.role == "assistant" and len(choice.message.content) > 5, choice
     assert choice.finish_reason in ("stop", "length") and choice.logprobs is None, choice
-    assert 0 < a.usage.completion_tokens <= 24 and a.usage.total_tokens == a.usage.prompt_tokens + a.usage.completion_tokens
+    assert 0 < a.usage.completion_tokens <= 16 and a.usage.total_tokens == a.usage.prompt_tokens + a.usage.completion_tokens
     assert a._request_id == a.id, (a._request_id, a.id)  # the header x-request-id
 
 
@@ -101,7 +101,7 @@ def check_stream(s, client):
     assert len({c.id for c in chunks}) == 1
     assert [c.choices[0].delta.role for c in chunks] == ["assistant"] + [None] * (len(chunks) - 1)
     assert [c.choices[0].finish_reason for c in chunks] == [None] * (len(chunks) - 1) + [whole.choices[0].finish_reason]
-    assert len(chunks) > 10, len(chunks)  # it does come in pieces
+    assert len(chunks) > 4, len(chunks)  # it does come in pieces
 
 
 def check_stream_usage(s, client):
@@ -214,8 +214,8 @@ def check_n_legacy(s, client):
 
 
 def check_schema_parse(s, client):
-    for seed in range(6):
-        a = client.chat.completions.parse(model=MODEL, messages=CUT, response_format=Animal, temperature=seed / 5, seed=seed,
+    for seed in range(4):
+        a = client.chat.completions.parse(model=MODEL, messages=CUT, response_format=Animal, temperature=seed / 3, seed=seed,
                                           max_tokens=400)
         assert isinstance(a.choices[0].message.parsed, Animal) and a.choices[0].finish_reason == "stop", a
     a = client.chat.completions.parse(model=MODEL, messages=CUT, response_format=Animal, temperature=1, seed=2, max_tokens=400, n=2)

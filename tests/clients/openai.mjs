@@ -11,12 +11,12 @@ const { APIConnectionTimeoutError, APIUserAbortError, AuthenticationError, BadRe
 const clientOf = (base, more = {}) => new OpenAI({ baseURL: base + "/v1", apiKey: "any", maxRetries: 0, timeout: 120000, ...more });
 const client = clientOf(url);
 const chat = (body, more) => client.chat.completions.create({ model: MODEL, ...body }, more);
-const GREEDY = { messages: ASK, max_tokens: 24, temperature: 0 };
+const GREEDY = { messages: ASK, max_tokens: 16, temperature: 0 };
 const LONG = { messages: ASK, max_tokens: FOREVER, ignore_eos: true };
 
-const Friend = z.object({ name: z.string().max(12), kind: z.enum(["dog", "cat"]) });
-const Animal = z.object({ name: z.string().max(12), age: z.number().int().min(0).max(30), size: z.enum(["small", "large"]),
-  owner: Friend.nullable(), friends: z.array(Friend).max(2) });
+const Friend = z.object({ name: z.string().max(8), kind: z.enum(["dog", "cat"]) });
+const Animal = z.object({ name: z.string().max(8), age: z.number().int().min(0).max(30), size: z.enum(["small", "large"]),
+  owner: Friend.nullable(), friends: z.array(Friend).max(1) });
 
 async function gather(stream) {
   const chunks = [];
@@ -47,7 +47,7 @@ async function check_stream() {
   equal(joined(chunks), whole.choices[0].message.content);
   deepEqual(chunks.map((c) => c.choices[0].delta.role), ["assistant", ...Array(chunks.length - 1).fill(undefined)]);
   equal(chunks.at(-1).choices[0].finish_reason, whole.choices[0].finish_reason);
-  ok(chunks.every((c) => c.object === "chat.completion.chunk" && c.id === chunks[0].id && c.usage === undefined) && chunks.length > 10);
+  ok(chunks.every((c) => c.object === "chat.completion.chunk" && c.id === chunks[0].id && c.usage === undefined) && chunks.length > 4);
 }
 
 async function check_stream_usage() {
@@ -119,8 +119,8 @@ async function check_n() {
 
 async function check_schema_zod() {
   const response_format = zodResponseFormat(Animal, "animal");
-  for (let seed = 0; seed < 4; seed++) {
-    const a = await client.chat.completions.parse({ model: MODEL, messages: CUT, response_format, seed, temperature: seed / 3,
+  for (let seed = 0; seed < 3; seed++) {
+    const a = await client.chat.completions.parse({ model: MODEL, messages: CUT, response_format, seed, temperature: seed / 2,
       max_tokens: 400 });
     equal(a.choices[0].finish_reason, "stop");
     Animal.parse(a.choices[0].message.parsed);

@@ -11,7 +11,8 @@ export const ASK = [{ role: "user", content: "Name three colours." }];
 export const TELL = [{ role: "user", content: "Write one line about a dog." }];
 export const CUT = [{ role: "user", content: "Tell me about a young dog called Rex, and his three friends. Answer as JSON." }];
 export const TOO_LONG = [{ role: "user", content: "word ".repeat(3000) }];
-export const FOREVER = 1900; // tokens: with ignore_eos far longer than any check waits
+export const FOREVER = 1900; // tokens: with ignore_eos longer than any check waits for one that it leaves
+const HOLD = 8000; // the same for one that keeps a place
 const GONE_MS = 2000;
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -74,7 +75,7 @@ export function post(body, base = url, more = {}) {
 // Takes both places of the busy server, calls `inside` with a function that gives them back, and gives them back.
 export async function whileFull(inside) {
   const leave = new AbortController();
-  const body = { messages: ASK, stream: true, ignore_eos: true, max_tokens: FOREVER };
+  const body = { messages: ASK, stream: true, ignore_eos: true, max_tokens: HOLD };
   ok((await until("running", 0, busyUrl, 10000)) !== null);
   try {
     await post(body, busyUrl, { signal: leave.signal });

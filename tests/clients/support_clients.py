@@ -30,7 +30,8 @@ ASK = [{"role": "user", "content": "Name three colours."}]
 TELL = [{"role": "user", "content": "Write one line about a dog."}]
 CUT = [{"role": "user", "content": "Tell me about a young dog called Rex, and his three friends. Answer as JSON."}]
 TOO_LONG = [{"role": "user", "content": "word " * 3000}]
-FOREVER = 1900  # tokens: with ignore_eos far longer than any check waits
+FOREVER = 1900  # tokens: with ignore_eos longer than any check waits for one that it leaves
+HOLD = 8000  # the same for one that keeps a place
 GONE_S = 2.0  # from a client's leaving until the server has noticed
 
 outside = []
@@ -84,7 +85,7 @@ def key_server():
 
 def busy_server():
     """One request runs, one waits, the next is told 429; a waiting stream gets a comment each second."""
-    return Server("--context", "2048", "--parallel", "1", "--queue-max", "1", "--keep-alive", "1")
+    return Server("--context", "8192", "--parallel", "1", "--queue-max", "1", "--keep-alive", "1")
 
 
 class Full:
@@ -96,7 +97,7 @@ class Full:
         self.timer = None
 
     def __enter__(self):
-        body = {"messages": ASK, "stream": True, "ignore_eos": True, "max_tokens": FOREVER}
+        body = {"messages": ASK, "stream": True, "ignore_eos": True, "max_tokens": HOLD}
         assert self.server.wait_running(0, 10) is not None
         self.connections.append(self.server.open_stream("/v1/chat/completions", body))
         assert self.server.wait_running(1, 10) is not None

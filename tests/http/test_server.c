@@ -530,6 +530,18 @@ static void test_gone_is_seen(void **state) {
   expect_seen_to_go("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n", SHUT_WR);
 }
 
+/* It completes with its headers, while the writer waits for room in the ring. */
+static void test_head_of_a_stream_ends_its_writer(void **state) {
+  (void)state;
+  int before = atomic_load(&server.gone), fd = client_open(&server);
+  client_send(fd, "HEAD /stream?n=1000&size=1000 HTTP/1.1\r\nHost: a\r\n\r\n");
+  expect_start(client_read(fd, "\r\n\r\n", 2000), "HTTP/1.1 200");
+  wait_gone(before);
+  client_send(fd, "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
+  assert_non_null(strstr(client_read(fd, "\r\n\r\nnow", 2000), "\r\n\r\nnow"));
+  close(fd);
+}
+
 /* The end comes in the same edge as the bytes before it, which the library reports once. */
 static void test_gone_in_mid_request_frees_its_place(void **state) {
   (void)state;
@@ -644,6 +656,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_stream, start, stop),
       cmocka_unit_test_setup_teardown(test_slow_reader, start, stop),
       cmocka_unit_test_setup_teardown(test_gone_is_seen, start, stop),
+      cmocka_unit_test_setup_teardown(test_head_of_a_stream_ends_its_writer, start, stop),
       cmocka_unit_test_setup_teardown(test_gone_in_mid_request_frees_its_place, start, stop),
       cmocka_unit_test_setup_teardown(test_stop_with_half_a_request, start, stop),
       cmocka_unit_test_setup_teardown(test_broken_stream_is_cut, start, stop),

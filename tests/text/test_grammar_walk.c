@@ -45,7 +45,7 @@ static const char *const schemas[] = {
     "{\"type\":\"string\",\"pattern\":\"[A-F]-?[0-9]{2,3}\",\"maxLength\":30}",
     "{\"type\":\"number\",\"multipleOf\":0.25,\"minimum\":-1,\"maximum\":2}",
     "{\"properties\":{\"a b\\n\\\"\":{\"type\":\"integer\"},\"\\u00e9\\u4e2d\":{\"const\":{\"k\":"
-    "[1,2.5,\"x\",{}]}}},\"required\":[\"\\u00e9\\u4e2d\",\"other\"],\"minProperties\":3}",
+    "[1,2.5,\"x\",{}]}}},\"required\":[\"\\u00e9\\u4e2d\",\"other\"]}",
     "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"null\"},\"minProperties\":1,"
     "\"maxProperties\":3}",
     "{\"anyOf\":[{\"type\":\"integer\",\"minimum\":9007199254740990,"

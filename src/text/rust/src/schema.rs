@@ -264,10 +264,8 @@ impl<'a> Rewriter<'a> {
             "oneOf" => return self.one_of(parts, map, value, &at),
             "$ref" => self.reference(value, &at)?,
             "required" => names(value, &at)?,
-            "minProperties" => min_properties(map, value, &at)?,
-            "maxProperties" | "minItems" | "maxItems" | "minLength" | "maxLength" => {
-                count(value, &at)?
-            }
+            "minProperties" | "maxProperties" => properties_count(map, key, value, &at)?,
+            "minItems" | "maxItems" | "minLength" | "maxLength" => count(value, &at)?,
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
                 match bound(map, key, value, &at)? {
                     Some(made) => made,
@@ -550,8 +548,14 @@ fn count(value: &Value, at: &str) -> Result<Value, Failure> {
     }
 }
 
-/// A key may come twice among those that are not named, and counts once.
-fn min_properties(map: &Map<String, Value>, value: &Value, at: &str) -> Result<Value, Failure> {
+/// minProperties and maxProperties. A key may come twice among those that are not named, and counts
+/// once; and llguidance does not count named ones that may be absent, but for "at most one of them".
+fn properties_count(
+    map: &Map<String, Value>,
+    key: &str,
+    value: &Value,
+    at: &str,
+) -> Result<Value, Failure> {
     let wanted = count(value, at)?;
     let mut required: Vec<_> = match map.get("required") {
         Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
@@ -559,10 +563,25 @@ fn min_properties(map: &Map<String, Value>, value: &Value, at: &str) -> Result<V
     };
     required.sort_unstable();
     required.dedup();
+    let rest = wanted
+        .as_u64()
+        .unwrap_or(0)
+        .saturating_sub(required.len() as u64);
     let open = map.get("additionalProperties") != Some(&Value::Bool(false))
         || map.contains_key("patternProperties");
-    if open && wanted.as_u64().unwrap_or(0) > required.len() as u64 + 1 {
+    let named = map.get("properties").and_then(Value::as_object);
+    let optional = named.is_some_and(|n| n.keys().any(|k| !required.contains(&k.as_str())));
+    let least = key == "minProperties";
+    if least && open && rest > 1 {
         return Err(unsupported(at, "at most one more than the required ones"));
+    }
+    let counts = if least { rest > 0 } else { true };
+    let one = if least { rest <= 1 } else { rest == 1 };
+    if optional && counts && (open || !one) {
+        return Err(unsupported(
+            at,
+            "not supported beside properties that may be absent",
+        ));
     }
     Ok(wanted)
 }

@@ -1,0 +1,340 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: slow
+"""docs/openapi.json is what the server serves, names all that it answers, and says the truth: schemathesis tries to refute it.
+
+    check_openapi.py                       as a test
+    check_openapi.py --report EXAMPLES     schemathesis alone, with so many examples for each operation; writes build/reports/openapi.json
+"""
+import copy
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import jsonschema
+import schemathesis
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(ROOT / "tools"))
+os.environ.setdefault("TROIKA_BINARY", str(ROOT / "build/release/troika"))
+from support_server import BINARY, ENVIRONMENT, Server, run_checks  # noqa: E402
+
+PATH = ROOT / "docs/openapi.json"
+DOCUMENT = json.loads(PATH.read_text())
+FILES = {"/", "/openapi.json"}  # constant files: in the description, but no routes of the API
+CHECKS = ("not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,response_headers_conformance,"
+          "negative_data_rejection,positive_data_acceptance,unsupported_method,allow_header_conformance,missing_required_header")
+EXAMPLES, SEED = 40, 4
+KEY = "sk-of-the-openapi-test"
+
+
+def operations():
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            yield path.replace("{model}", "smollm2"), method.upper(), operation
+
+
+def resolve(value):
+    while "$ref" in value:
+        place = DOCUMENT
+        for step in value["$ref"].removeprefix("#/").split("/"):
+            place = place[step]
+        value = place
+    return value
+
+
+def walk(value):
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    for item in value if isinstance(value, list) else []:
+        yield from walk(item)
+
+
+def closed(document):
+    """The same with "nothing else" at each object that lists its fields: finds fields that are not described."""
+    document = copy.deepcopy(document)
+    for name, schema in document["components"]["schemas"].items():
+        for part in walk(schema):
+            if "properties" in part:
+                part.setdefault("additionalProperties", False)
+    return document
+
+
+CLOSED = closed(DOCUMENT)
+
+
+def conforms(value, schema):
+    jsonschema.Draft202012Validator(schema | {"components": CLOSED["components"]}).validate(value)
+
+
+def raw(port, request):
+    """Status, headers (lower case) and body of the answer to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request)
+        answer = b""
+        while more := connection.recv(65536):
+            answer += more
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}, body
+
+
+def plain(method, path, *headers):
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: t", "Connection: close", *headers, "", ""]).encode()
+
+
+def check_served(s):
+    status, headers, body = raw(s.port, plain("GET", "/openapi.json"))
+    assert status == 200 and body == PATH.read_bytes(), "build again: the program holds an older docs/openapi.json"
+    assert headers["content-type"] == "application/json" and headers["cache-control"] == "no-cache", headers
+    assert raw(s.port, plain("GET", "/openapi.json", f"If-None-Match: {headers['etag']}"))[0] == 304
+    assert raw(s.port, plain("HEAD", "/openapi.json"))[2] == b""
+    version = subprocess.run([BINARY, "version"], env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    assert DOCUMENT["info"]["version"] in version.split(), version
+
+
+def check_valid():
+    loaded = schemathesis.openapi.from_path(str(PATH))
+    assert loaded.specification.name == "Open API 3.1.0", loaded.specification
+    loaded.validate()
+    assert loaded.statistic.operations.total == len(list(operations()))
+    references = {part["$ref"] for part in walk(DOCUMENT) if "$ref" in part}
+    components = {f"#/components/{kind}/{name}" for kind in ("schemas", "responses", "headers") for name in DOCUMENT["components"][kind]}
+    assert references == components, references ^ components
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def check_routes(s):
+    message = s.ask("/nothing-is-here")[2]["error"]["message"]
+    listed = set(message.split("there are ", 1)[1].split(", "))
+    described = {path.replace("{model}", "NAME") for path in DOCUMENT["paths"]}
+    assert listed | FILES == described, listed ^ described
+    for path in FILES:
+        assert raw(s.port, plain("GET", path))[0] == 200, path
+
+
+def check_methods(s):
+    for path, method, operation in operations():
+        allowed = {"GET": "GET, HEAD, OPTIONS", "POST": "POST, OPTIONS"}[method]
+        for other in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"):
+            if other in allowed.split(", "):
+                continue
+            status, headers, body = raw(s.port, plain(other, path))
+            assert status == 405 and headers["allow"] == allowed, (path, other, status, headers)
+            if other != "HEAD":
+                check_answer(operation, status, headers, body)
+        assert raw(s.port, plain("OPTIONS", path))[0] == 204, path
+        if method == "GET":
+            assert raw(s.port, plain("HEAD", path))[0] == 200, path
+
+
+def check_answer(operation, status, headers, body):
+    """The answer is described: its status, required headers, type and each of its fields."""
+    described = resolve(operation["responses"][str(status)])
+    for name, header in described.get("headers", {}).items():
+        header = resolve(header)
+        assert name.lower() in headers or not header["required"], (status, name, headers)
+        jsonschema.Draft202012Validator(header["schema"]).validate(headers[name.lower()])
+    media = headers.get("content-type", "").split(";")[0]
+    content = described.get("content", {})
+    assert media in content or not content, (status, media)
+    if media == "application/json":
+        conforms(json.loads(body), content[media]["schema"])
+    elif media == "text/event-stream":
+        check_events(content[media]["schema"], body.decode())
+
+
+def check_events(schema, text):
+    lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    chunks = next(part["contentSchema"] for part in walk(schema) if "contentSchema" in part)
+    assert lines.pop() == "[DONE]" and lines, text
+    for line in lines:
+        conforms(json.loads(line), chunks)
+
+
+def post(port, path, body, *headers):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return raw(port, plain("POST", path, "Content-Type: application/json", f"Content-Length: {len(data)}", *headers) + data)
+
+
+def unchunked(headers, body):
+    if headers.get("transfer-encoding") != "chunked":
+        return body
+    whole = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        whole, body = whole + body[:int(size, 16)], body[int(size, 16) + 2:]
+    return whole
+
+
+def check_examples(s):
+    count = 0
+    for path, method, operation in operations():
+        if method == "GET":
+            check_answer(operation, *raw(s.port, plain("GET", path)))
+            continue
+        for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items():
+            status, headers, body = post(s.port, path, example["value"])
+            assert status == 200, (path, name, body)
+            wanted = "text/event-stream" if example["value"].get("stream") else "application/json"
+            assert headers["content-type"].startswith(wanted), (path, name, headers)
+            check_answer(operation, status, headers, unchunked(headers, body))
+            count += 1
+    assert count >= 12, count
+
+
+def operation_at(path, method):
+    return DOCUMENT["paths"][path][method]
+
+
+def check_statuses(s):
+    chat, models = operation_at("/v1/chat/completions", "post"), operation_at("/v1/models", "get")
+    path = "/v1/chat/completions"
+    too_long = {"messages": [{"role": "user", "content": "word " * 2000}]}
+    cases = [
+        (400, chat, lambda: post(s.port, path, {"messages": []})),
+        (400, chat, lambda: post(s.port, path, too_long)),
+        (400, models, lambda: raw(s.port, plain("GET", "/v1/models", "Bad header: x"))),
+        (403, chat, lambda: post(s.port, path, {}, "Origin: http://example.com")),
+        (403, models, lambda: raw(s.port, plain("GET", "/v1/models", "Origin: null"))),
+        (404, operation_at("/v1/models/{model}", "get"), lambda: raw(s.port, plain("GET", "/v1/models/gpt-9"))),
+        (413, chat, lambda: raw(s.port, plain("POST", path, "Content-Length: 2000000"))),
+        (431, models, lambda: raw(s.port, plain("GET", "/v1/models", "X-Long: " + "x" * 33000))),
+        (408, chat, lambda: raw(s.port, plain("POST", path, "Content-Length: 10") + b"{")),
+    ]
+    for wanted, operation, ask in cases:
+        status, headers, body = ask()
+        assert status == wanted, (wanted, status, body)
+        check_answer(operation, status, headers, body)
+
+
+def check_origins(s):
+    for origin, wanted in (("http://localhost:3000", 200), (f"http://127.0.0.1:{s.port}", 200), ("http://example.org", 200),
+                           ("http://example.com", 403)):
+        status, headers, _ = raw(s.port, plain("GET", "/v1/models", f"Origin: {origin}"))
+        assert status == wanted and headers["vary"] == "Origin", (origin, status, headers)
+        assert headers.get("access-control-allow-origin") == (origin if wanted == 200 else None), (origin, headers)
+
+
+def check_keys():
+    with tempfile.NamedTemporaryFile("w") as keys:
+        keys.write(f"# one\n{KEY}\n")
+        keys.flush()
+        with Server("--context", "512", "--parallel", "2", "--api-key-file", keys.name) as s:
+            for path, method, operation in operations():
+                ask = post if method == "POST" else lambda port, path, body, *more: raw(port, plain("GET", path, *more))
+                status, headers, body = ask(s.port, path, {}, "Authorization: Bearer sk-other")
+                if operation.get("security") == []:
+                    assert status == 200, (path, status)
+                    continue
+                assert status == 401, (path, status)
+                check_answer(operation, status, headers, body)
+                status = ask(s.port, path, {}, f"Authorization: Bearer {KEY}")[0]
+                assert status == (200 if method == "GET" else 400), (path, status)
+
+
+def check_draining():
+    with Server("--context", "512", "--parallel", "2") as s:
+        stream = s.open_stream("/v1/completions", {"prompt": "a", "stream": True, "ignore_eos": True, "max_tokens": 200})
+        assert s.wait_running(1, 20) is not None
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as old:  # accepted before the signal
+            old.sendall(b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n")
+            assert b"200 OK" in old.recv(65536)
+            s.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            old.sendall(plain("GET", "/health"))
+            answer = b""
+            while more := old.recv(65536):
+                answer += more
+        assert answer.startswith(b"HTTP/1.1 503"), answer
+        health = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+        conforms(health, resolve(operation_at("/health", "get")["responses"]["503"])["content"]["application/json"]["schema"])
+        assert health["status"] == "draining", health
+        stream.close()
+
+
+def check_words():
+    """docs/API.md names every path, field, header, error code and option that the description has."""
+    words = (ROOT / "docs/API.md").read_text()
+    names = {path.replace("{model}", "NAME") for path in DOCUMENT["paths"]} | set(DOCUMENT["components"]["headers"])
+    for part in walk(DOCUMENT["components"]):
+        names |= set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
+    names |= {code for code in DOCUMENT["components"]["schemas"]["Error"]["properties"]["error"]["properties"]["code"]["enum"] if code}
+    names |= set(re.findall(r"--[a-z-]+", json.dumps(DOCUMENT)))
+    missing = {name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", words)}
+    assert not missing, sorted(missing)
+
+
+def run_schemathesis(s, examples, folder):
+    """(exit code, the run's own report, refusals of valid bodies that were let pass: {why: how many})"""
+    vocab = s.ask("/v1/models")[2]["data"][0]["meta"]["vocab"]
+    report, excused = folder / "report.json", folder / "excused.json"
+    excused.write_text("{}")
+    command = [sys.executable, "-B", "-m", "schemathesis.cli", "run", str(PATH), "--url", s.url, "--phases", "examples,coverage,fuzzing",
+               "--checks", CHECKS, "--max-examples", str(examples), "--seed", str(SEED), "--generation-database", "none",
+               "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--suppress-health-check", "all", "--output-sanitize",
+               "false", "--report", "json", "--report-json-path", str(report), "--no-color"]
+    environment = ENVIRONMENT | {"SCHEMATHESIS_HOOKS": "support_openapi", "PYTHONPATH": str(HERE), "TROIKA_VOCAB": str(vocab),
+                                 "TROIKA_EXCUSED": str(excused), "NO_PROXY": "*"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
+    if not report.is_file():
+        raise AssertionError(done.stdout[-4000:] + done.stderr[-4000:])
+    return done, json.loads(report.read_text()), json.loads(excused.read_text())
+
+
+def check_schemathesis(s):
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        done, report, excused = run_schemathesis(s, EXAMPLES, pathlib.Path(folder))
+    print(f"schemathesis: {report['test_cases']['generated']} cases in {time.monotonic() - begun:.0f} s; let pass: {excused}")
+    assert done.returncode == 0 and not report["failures"] and not report["errors"], "\n" + done.stdout[-20000:]
+    assert report["operations"]["tested"] == len(list(operations())), report["operations"]
+    assert report["test_cases"]["generated"] > 500, report["test_cases"]
+    assert s.process.poll() is None
+
+
+def figures(examples):
+    from report import Report
+    begun = time.monotonic()
+    with Server(*OPTIONS) as s, tempfile.TemporaryDirectory() as folder:
+        done, run, excused = run_schemathesis(s, examples, pathlib.Path(folder))
+        alive = s.process.poll() is None
+    print(done.stdout[-20000:] if done.returncode else f"valid bodies whose refusal is right: {excused}")
+    server_errors = sum(f["count"] for f in run["failures"] if f["type"] in ("ServerError",))
+    result = Report("openapi")
+    result.add("operations described", "", len(list(operations())))
+    result.add("operations tested", f"== {len(list(operations()))}", run["operations"]["tested"])
+    result.add("cases run", ">= 500", run["test_cases"]["generated"])
+    result.add("failures", "== 0", sum(f["count"] for f in run["failures"]))
+    result.add("server errors", "== 0", server_errors)
+    result.add("answers that did not come", "== 0", sum(e["count"] for e in run["errors"]))
+    result.add("valid bodies refused rightly", "", sum(excused.values()))
+    result.add("the server lives", "== 1", int(alive))
+    result.add("seconds", "", time.monotonic() - begun)
+    return result.finish()
+
+
+OPTIONS = ("--context", "1024", "--parallel", "8", "--body-max", "1M", "--request-time", "5", "--cors-origin", "http://example.org")
+
+
+def main():
+    if sys.argv[1:2] == ["--report"]:
+        sys.exit(figures(int(sys.argv[2])))
+    with Server(*OPTIONS) as s:
+        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_schemathesis]
+        run_checks([(check_valid,), (check_words,)] + [(check, s) for check in shared] + [(check_keys,), (check_draining,)])
+
+
+if __name__ == "__main__":
+    main()
