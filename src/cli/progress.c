@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -30,6 +31,7 @@ void cli_progress_show(void *progress, uint64_t done, uint64_t total) {
 }
 
 void cli_progress_end(cli_progress *p) {
-  if (p->visible) fprintf(stderr, "\r\033[K");
+  /* blanks, not an escape sequence: a dumb terminal has bars too */
+  if (p->visible) fprintf(stderr, "\r%*s\r", (int)strlen(p->what) + WIDTH + 12, "");
   p->visible = false;
 }

@@ -50,8 +50,9 @@ class Wire:
         self.socket = socket.socket()
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if receive_buffer:
+        if receive_buffer:  # small segments keep the server's buffer small too: over loopback it would take megabytes
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
 
     async def __aenter__(self):
         try:

@@ -176,8 +176,12 @@ static void J8_hostile_sources(void **state) {
   refuse_nested(GRAMMAR_LARK, "start: ", "(", 60000, "", "", TROIKA_LIMIT, "nested deeper");
   refuse_nested(GRAMMAR_LARK, "start: ", "(", 60000, "\"a\"", ")", TROIKA_LIMIT, "at most");
   refuse_nested(GRAMMAR_LARK, "start: A\nA: ", "~", 60000, "\"a\"", "", TROIKA_LIMIT, "nested");
-  refuse_nested(GRAMMAR_REGEX, "", "(", 60000, "a", ")", TROIKA_UNSUPPORTED, "nest");
-  refuse_nested(GRAMMAR_REGEX, "", ".*", 5000, "", "", TROIKA_LIMIT, "regular expression");
+  refuse_nested(GRAMMAR_REGEX, "", "(", 60000, "a", ")", TROIKA_LIMIT, "nest");
+  refuse_nested(GRAMMAR_REGEX, "", ".*", 5000, "", "", TROIKA_LIMIT, "too many repeated parts");
+  refuse_nested(GRAMMAR_REGEX, "", ".*", 1000, "", "", TROIKA_LIMIT, "regular expression");
+  refuse_nested(GRAMMAR_LARK, "start: /", ".*", 5000, "/", "", TROIKA_LIMIT, "too many repeated");
+  refuse_nested(GRAMMAR_LARK, "start: A\nA: ", "(/a/|) ", 5000, "", "", TROIKA_LIMIT, "");
+  refuse_nested(SCHEMA, "{\"pattern\":\"", ".*", 5000, "\"}", "", TROIKA_UNSUPPORTED, "$.pattern");
   refuse_nested(GRAMMAR_LARK, "start: a\n", "a: a\n", 12000, "", "", TROIKA_LIMIT, "definitions");
   refuse_nested(GRAMMAR_REGEX, "", "a", GRAMMAR_SOURCE_MAX + 1, "", "", TROIKA_LIMIT, "at most");
   support_refused(GRAMMAR_REGEX, "(?<=x)+", TROIKA_UNSUPPORTED, "look-around");
@@ -316,8 +320,8 @@ static void regex_matches_the_whole(void **state) {
   support_takes_none(GRAMMAR_REGEX, "", TEXTS("a"));
   support_takes_all(GRAMMAR_REGEX, "/a/b\n//", TEXTS("/a/b\n//"));
   support_takes_all(GRAMMAR_REGEX, "\\p{Lu}\\d\xf0\x9f\x98\x80", TEXTS("\xc3\x84" "5\xf0\x9f\x98\x80"));
-  support_refused(GRAMMAR_REGEX, "[a-z", TROIKA_UNSUPPORTED, "unclosed character class");
-  support_refused(GRAMMAR_REGEX, "abc\\", TROIKA_UNSUPPORTED, "backslash");
+  support_refused(GRAMMAR_REGEX, "[a-z", TROIKA_INVALID, "unclosed character class");
+  support_refused(GRAMMAR_REGEX, "abc\\", TROIKA_INVALID, "backslash");
   support_refused(GRAMMAR_REGEX, "a^b", TROIKA_UNSUPPORTED, "lookarounds");
   support_refused(GRAMMAR_REGEX, "[a&&b]", TROIKA_INVALID, "no text fits");
 }

@@ -142,8 +142,7 @@ fn source_of(kind: u32, source: &str) -> Result<GrammarWithLexer, Failure> {
         })),
         1 => GrammarWithLexer::from_json_schema(schema::rewrite(source, options)?),
         2 => {
-            regex::check(source, false)
-                .map_err(|e| Failure::Unsupported(format!("regular expression: {e}")))?;
+            regex::check(source, false).map_err(|e| failure_of("regular expression", &e))?;
             if source.is_empty() {
                 GrammarWithLexer::from_lark("start: \"\"".into())
             } else {
@@ -178,7 +177,7 @@ fn failure_of(what: &str, text: &str) -> Failure {
         "too many",
         "limit",
         "fuel",
-        "exceeded",
+        "exceed",
         "max is",
     ]) {
         Failure::Limit(text)

@@ -3,7 +3,7 @@
 //! the parser recurses, and some of what it knows would not hold here (special tokens, texts that
 //! are cut away afterwards) or would open another door (schemas with options of their own).
 
-use crate::Failure;
+use crate::{regex, Failure};
 
 const SOURCE_MAX: usize = 64 << 10;
 const NESTING_MAX: usize = 100;
@@ -49,7 +49,8 @@ pub fn check(source: &str) -> Result<(), Failure> {
         )));
     }
     let bytes = source.as_bytes();
-    let (mut at, mut line, mut depth, mut nots, mut definitions) = (0, 1, 0usize, 0, 0);
+    let (mut at, mut line, mut depth, mut nots) = (0, 1, 0usize, 0);
+    let (mut definitions, mut optional) = (0, 0);
     while at < bytes.len() {
         let rest = &bytes[at..];
         let mut taken = 1;
@@ -67,8 +68,17 @@ pub fn check(source: &str) -> Result<(), Failure> {
             b'/' if rest.starts_with(b"//") => {
                 taken = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
             }
-            b'"' | b'/' => taken = quoted(rest, rest[0]),
-            b'(' | b'[' | b'{' => depth += 1,
+            b'"' => taken = quoted(rest, b'"'),
+            b'/' => {
+                taken = quoted(rest, b'/');
+                let inner = std::str::from_utf8(&rest[..taken]).unwrap_or("");
+                optional += regex::optional_parts(inner);
+            }
+            b'*' | b'?' | b'+' => optional += 1,
+            b'(' | b'[' | b'{' => {
+                depth += 1;
+                optional += (rest[0] != b'(') as usize;
+            }
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             b':' if rest.starts_with(b"::") => return Err(unsupported(line, "::")),
             b':' => definitions += 1,
@@ -84,6 +94,9 @@ pub fn check(source: &str) -> Result<(), Failure> {
             return Err(limit(format!(
                 "nested deeper than {NESTING_MAX}, line {line}"
             )));
+        }
+        if optional > 2 * regex::OPTIONAL_MAX {
+            return Err(limit(format!("too many repeated parts, line {line}")));
         }
         if definitions > DEFINITIONS_MAX {
             return Err(limit(format!("more than {DEFINITIONS_MAX} definitions")));

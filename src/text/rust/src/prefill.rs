@@ -3,9 +3,9 @@
 //!
 //! Only the template knows where a message's text ends and its end of turn begins. So a tag goes
 //! behind the text before rendering, and the rendered text is cut where the tag stands last. The
-//! tag is a private character that occurs nowhere else and a blank: where the blank is gone the
-//! template trims the text, and would have trimmed the blanks before the tag too. This is the
-//! reference library's rule; its tag is a word, which filters can change more easily.
+//! tag is a word of a private character that occurs nowhere else, and a blank: where the blank is
+//! gone the template trims the text, and would have trimmed the blanks before the tag too. This is
+//! the reference library's rule; its tag is in plain letters, which filters can change more easily.
 
 use serde_json::Value as Json;
 
@@ -13,8 +13,10 @@ use crate::guard;
 use crate::python::is_space;
 use crate::Failure;
 
+/// More than one, so that a template which looks at single characters does not write the tag.
+const LETTERS: usize = 4;
+
 pub struct Tag {
-    letter: char,
     text: String,
 }
 
@@ -65,8 +67,7 @@ impl Tag {
         let text = open_text(last)
             .ok_or_else(|| invalid("the last message has no text that could be continued"))?;
         let tag = Tag {
-            letter,
-            text: format!("{letter} "),
+            text: format!("{} ", String::from(letter).repeat(LETTERS)),
         };
         text.push_str(&tag.text);
         Ok(tag)
@@ -82,7 +83,7 @@ impl Tag {
 
     /// Cuts the rendered text, and what lies beyond from its places.
     pub fn cut(&self, text: &mut String, places: &mut Vec<usize>) -> Result<(), Failure> {
-        let at = text.rfind(self.letter).ok_or_else(|| {
+        let at = text.rfind(self.text.trim_end()).ok_or_else(|| {
             invalid(
                 "the chat template does not write the last message's text as it is, so it cannot \
                  be continued",

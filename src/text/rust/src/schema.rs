@@ -144,6 +144,7 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
         nodes: 0,
         multiple: None,
         patterns: 0,
+        optional: 0,
     };
     let mut out = match r.schema(&root, "$")? {
         Value::Object(map) => map,
@@ -188,7 +189,8 @@ struct Rewriter<'a> {
     numbers: HashMap<*const Value, usize>,
     nodes: usize,
     multiple: Option<f64>,
-    patterns: usize,
+    patterns: usize, // of properties
+    optional: usize, // parts of patterns that may be empty
 }
 
 /// One schema while it is rewritten.
@@ -275,6 +277,11 @@ impl<'a> Rewriter<'a> {
             "multipleOf" => self.multiple_of(value, &at)?,
             "pattern" => {
                 let text = string(value, &at)?;
+                self.optional += regex::optional_parts(text);
+                if self.optional > 2 * regex::OPTIONAL_MAX {
+                    let text = format!("schema at {at}: too many repeated parts in all patterns");
+                    return Err(Failure::Limit(text));
+                }
                 let made = regex::from_ecmascript(text)
                     .map_err(|e| unsupported(&at, &format!("{}: {e}", Value::from(text))))?;
                 Value::from(made)
