@@ -13,7 +13,7 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long oracle bits examples templates clients crowd page footprint bench fresh-machine lint tidy format clean distclean
+.PHONY: help run build test test-long oracle bits examples templates clients crowd page overhead footprint bench fresh-machine lint tidy format clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,11 @@ page: ## drive the chat page with headless Chromium: send, stream, cancel, reloa
 	@tools/setup.sh test
 	@tools/build.sh release troika
 	@TROIKA_BINARY=build/release/troika build/venv/bin/python -B tests/web/check_page.py --report
+
+overhead: ## what HTTP and JSON cost a streamed token, and 16 streams the decode rate, against the same in process
+	@tools/setup.sh test
+	@tools/build.sh release test_api_overhead
+	@tools/figures.py overhead build/release/tests/test_api_overhead
 
 footprint: ## time from start to first token and peak memory of `troika run`, both models
 	@tools/setup.sh test

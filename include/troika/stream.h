@@ -62,9 +62,10 @@ typedef enum troika_grammar {
   TROIKA_GRAMMAR_LARK         /* llguidance's dialect of Lark; begins at "start" */
 } troika_grammar;
 
-/* Order of sampling: grammar and bias; repetition, frequency and presence penalties; the best if temperature is
- * 0; else top-k, temperature, softmax, top-p, min-p, draw. Log-probabilities are taken before all
- * of that. All pointers are copied by submit. troika_request_init sets the defaults in brackets. */
+/* Order of sampling: grammar and bias; repetition, frequency and presence penalties; the best if
+ * temperature is 0; else top-k, temperature, softmax, top-p, min-p, draw. Log-probabilities are
+ * taken before all of that. All pointers are copied by submit. troika_request_init sets the
+ * defaults in brackets. */
 typedef struct troika_request {
   uint32_t size; /* sizeof(troika_request) */
   const int32_t *prompt;
@@ -98,7 +99,7 @@ typedef struct troika_request {
    * until that prompt is computed and starts from its pages, so that several answers to one prompt
    * cost one prefill. Read during submit only. */
   const troika_stream *share;
-  troika_grammar grammar; /* [TROIKA_GRAMMAR_NONE] what the answer must be */
+  troika_grammar grammar;   /* [TROIKA_GRAMMAR_NONE] what the answer must be */
   const char *grammar_text; /* its source, grammar_len bytes of UTF-8; JSON_OBJECT needs none */
   size_t grammar_len;
 } troika_request;
@@ -106,8 +107,9 @@ TROIKA_API void troika_request_init(troika_request *request);
 
 /* Copies the request and hands it to the engine; returns at once (with a grammar: once that is
  * compiled, milliseconds; a model's first one takes longer). Errors: INVALID (which field, its
- * value, the range; what of the grammar), LIMIT (prompt and context in tokens), BUSY (this stream's last request has not
- * ended, or the queue is full: text says which), NO_MEMORY. */
+ * value, the range; what of the grammar), UNSUPPORTED (what of the grammar cannot be enforced),
+ * LIMIT (prompt and context in tokens; a grammar too large), BUSY (this stream's last request has
+ * not ended, or the queue is full: text says which), NO_MEMORY. */
 TROIKA_API troika_status troika_stream_submit(troika_stream *stream, const troika_request *request,
                                               troika_error *err);
 /* Ends the request: at once while it waits or between launches, between two panels (within a

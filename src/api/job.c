@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { PENDING_MAX = 4 * 1024 * 1024, ANSWER_MAX = 512 * 1024 * 1024 };
+enum { PENDING_MAX = 64 * 1024 * 1024, ANSWER_MAX = 512 * 1024 * 1024 };
 
 void api_answer_with_failure(http_exchange *x, const api_failure *failure) {
   bytes_buffer body;

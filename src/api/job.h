@@ -29,7 +29,7 @@ struct api {
   api_options options;
   char *model_name;
   uint32_t vocab, context, token_bytes_max, at_once; /* at_once: requests that run or wait */
-  int32_t bos; /* -1: none */
+  int32_t bos;                                       /* -1: none */
   int64_t started_s;
   uint64_t id_salt;
   atomic_ullong requests;

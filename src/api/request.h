@@ -55,7 +55,8 @@ void api_request_free(api_request *r);
 
 /* messages.c: checks `messages` and brings each to the shape that templates expect, in place: role
  * developer becomes system, content parts become one text, absent content becomes "", arguments of
- * tool calls become objects. *continues: the last one is an assistant's text, to be gone on with. */
+ * tool calls become objects. *continues: the last one is an assistant's text, to be gone on with.
+ */
 bool api_messages_normalise(json_t *messages, bool *continues, api_failure *failure);
 
 /* The messages as text, with a system message at their head put before the text of the user's first

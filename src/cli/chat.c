@@ -76,7 +76,6 @@ static bool take_entry(chat_loop *l) {
   }
   if (kind == CHAT_COMMAND) return chat_command_do(c, name, text);
   chat_say(c, text.ptr, text.len);
-  if (c->interactive) fputc('\n', stdout), fflush(stdout);
   return true;
 }
 

@@ -192,6 +192,7 @@ static chat_outcome run_request(chat *c, const troika_request *request) {
     outcome = keep(c, &answer, &end);
     if (outcome == CHAT_ANSWERED) count(c, &numbers);
     if (outcome == CHAT_ANSWERED) say_end(c, &end);
+    if (c->interactive) fputc('\n', stdout), fflush(stdout);
   }
   bytes_free(&answer);
   return outcome;

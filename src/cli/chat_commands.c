@@ -120,7 +120,8 @@ static command_result do_retry(chat *c, bytes_view text) {
     chat_fail(c, "there is no message to answer again");
   } else {
     if (c->settings.temperature == 0)
-      chat_note(c, "temperature is 0, so the answer will be the same; try /set temperature 0.7");
+      chat_note(c,
+                "temperature is 0, so each try gives the same answer; /set temperature changes it");
     c->retries++;
     c->retrying = true;
     if (chat_answer(c) == CHAT_ANSWERED) json_decref(old), old = NULL;

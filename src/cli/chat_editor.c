@@ -25,7 +25,9 @@ struct chat_editor {
   EditLine *el; /* NULL: no terminal */
   HistoryW *history;
   FILE *screen;
-  bool styled, empty_line;
+  bool styled, empty_line, interrupted, redraw;
+  const wchar_t
+      *keys;     /* as if typed: how signals act on the line through libedit's own redrawing */
   chat_line why; /* why the bytes ended */
   int error;
   bool cut;       /* some of the line was dropped, as too much */
@@ -44,7 +46,6 @@ static void suspend(chat_editor *ed) {
   kill(getpid(), SIGSTOP);
   if (ed->styled) fputs("\033[?2004h", ed->screen);
   el_set(ed->el, EL_PREP_TERM, 1);
-  el_set(ed->el, EL_REFRESH);
 }
 
 /* False: the wait is over, `why` is set. */
@@ -55,12 +56,11 @@ static bool take_signals(chat_editor *ed) {
   ed->why = CHAT_LINE_CTRL_C;
   if (chat_signals_take(CHAT_CTRL_C)) return false;
   bool resized = chat_signals_take(CHAT_RESIZE), suspended = chat_signals_take(CHAT_SUSPEND);
-  if (ed->el && resized) {
-    el_resize(ed->el);
-    el_set(ed->el, EL_REFRESH);
-  }
+  if (ed->el && resized) el_resize(ed->el);
   if (ed->el && suspended) suspend(ed);
-  return true;
+  ed->redraw = ed->el && (resized || suspended);
+  ed->why = CHAT_LINE_TEXT;
+  return !ed->redraw;
 }
 
 /* Waits for bytes and signals. False: `why` is set. */
@@ -146,15 +146,33 @@ static chat_editor *editor_of(EditLine *el) {
   return ed;
 }
 
+/* The wait has ended without a character: keys that do what the signal asks. False: none do. */
+static bool signal_keys(chat_editor *ed) {
+  if (ed->redraw)
+    ed->keys = L"\036";
+  else if (ed->why == CHAT_LINE_CTRL_C)
+    ed->keys = L"\005^C\003"; /* to the end of the line, a mark, and leave it */
+  ed->interrupted = !ed->redraw && ed->why == CHAT_LINE_CTRL_C;
+  ed->redraw = false;
+  return *ed->keys != 0;
+}
+
 static int on_key(EditLine *el, wchar_t *out) {
   chat_editor *ed = editor_of(el);
   const LineInfoW *line = el_wline(el);
-  ed->empty_line = line->lastchar == line->buffer;
+  if (!*ed->keys) ed->empty_line = line->lastchar == line->buffer;
   for (;;) { /* past a size that nobody types, redrawing for each key would take for ever */
-    if (!next_character(ed, out)) return -1;
+    if (*ed->keys || (!next_character(ed, out) && signal_keys(ed))) return *out = *ed->keys++, 1;
+    if (ed->why != CHAT_LINE_TEXT) return -1;
     if (line->lastchar - line->buffer < LINE_KEYS_MAX || *out < ' ' || *out == 0x7F) return 1;
     ed->cut = true;
   }
+}
+
+static unsigned char on_leave(EditLine *el, int key) {
+  (void)el;
+  (void)key;
+  return CC_NEWLINE;
 }
 
 static char *on_prompt(EditLine *el) {
@@ -179,7 +197,12 @@ static unsigned char on_paste(EditLine *el, int key) {
   size_t n = 0, matched = 0, match_begin = 0;
   wchar_t *text = malloc((PASTE_MAX + 1) * sizeof *text), c;
   (void)key;
-  while (text && end[matched] && next_character(ed, &c)) {
+  while (text && end[matched]) {
+    if (!next_character(ed, &c)) {
+      if (!ed->redraw) break;
+      ed->redraw = false; /* the insertion redraws */
+      continue;
+    }
     if (c != end[matched]) matched = 0;
     if (c == end[matched] && matched++ == 0) match_begin = n;
     if (n < PASTE_MAX)
@@ -187,6 +210,7 @@ static unsigned char on_paste(EditLine *el, int key) {
     else if (!matched)
       ed->cut = true;
   }
+  if (text && end[matched]) signal_keys(ed); /* a signal has come in between */
   if (text) {
     n = paste_clean(text, end[matched] ? n : match_begin);
     text[n] = 0;
@@ -213,11 +237,22 @@ static void bind_keys(EditLine *el) {
       {"\033OF", "ed-move-to-end"},       {"\033[1;5C", "em-next-word"},
       {"\033[1;5D", "ed-prev-word"},      {"\033[A", "ed-prev-history"},
       {"\033[B", "ed-next-history"},      {"\033[C", "ed-next-char"},
-      {"\033[D", "ed-prev-char"},         {"\033[200~", "troika-paste"},
+      {"\033[D", "ed-prev-char"},
   };
-  el_set(el, EL_ADDFN, "troika-paste", "Insert pasted text", on_paste);
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
+}
+
+/* What the editor itself relies on, in both maps of keys, whatever the user has bound. */
+static void bind_own_keys(EditLine *el) {
+  static const char *const keys[][2] = {
+      {"^C", "troika-leave"}, {"\036", "ed-redisplay"}, {"\033[200~", "troika-paste"}};
+  el_set(el, EL_ADDFN, "troika-paste", "Insert pasted text", on_paste);
+  el_set(el, EL_ADDFN, "troika-leave", "Drop the line", on_leave);
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
+    el_set(el, EL_BIND, "-a", keys[i][0], keys[i][1], NULL);
+  }
 }
 
 static bool open_terminal(chat_editor *ed) {
@@ -236,6 +271,7 @@ static bool open_terminal(chat_editor *ed) {
   el_wset(ed->el, EL_GETCFN, on_key);
   bind_keys(ed->el);
   el_source(ed->el, NULL); /* the user's own ~/.editrc */
+  bind_own_keys(ed->el);
   return true;
 }
 
@@ -259,23 +295,21 @@ void chat_editor_destroy(chat_editor **editor) {
 
 static chat_line read_terminal(chat_editor *ed, bytes_buffer *out) {
   int n = 0;
-  ed->why = CHAT_LINE_END;
+  ed->why = CHAT_LINE_TEXT;
+  ed->keys = L"";
   ed->empty_line = true;
-  ed->cut = false;
+  ed->cut = ed->interrupted = ed->redraw = false;
   chat_signals_catch_suspend(true);
   if (ed->styled) fputs("\033[?2004h", ed->screen);
   fflush(ed->screen);
   el_set(ed->el, EL_PREP_TERM, 1); /* before the prompt: nothing typed early is echoed twice */
   const wchar_t *line = el_wgets(ed->el, &n);
-  if (!line && ed->why == CHAT_LINE_CTRL_C) { /* what follows goes below the whole line */
-    el_cursor(ed->el, PASTE_MAX);
-    el_set(ed->el, EL_REFRESH);
-  }
-  if (!line) fputs(ed->why == CHAT_LINE_CTRL_C ? "^C\n" : "\n", ed->screen);
+  if (!line && !ed->interrupted) fputc('\n', ed->screen);
   if (ed->styled) fputs("\033[?2004l", ed->screen);
   fflush(ed->screen);
   chat_signals_catch_suspend(false);
-  if (!line) return errno = ed->error, ed->why;
+  if (ed->interrupted) return CHAT_LINE_CTRL_C;
+  if (!line) return errno = ed->error, ed->why == CHAT_LINE_TEXT ? CHAT_LINE_END : ed->why;
   if (n && line[n - 1] == '\n') n--;
   for (int i = 0; i < n; i++) put_character(out, line[i]);
   return out->failed || ed->cut ? CHAT_LINE_TOO_LONG : CHAT_LINE_TEXT;

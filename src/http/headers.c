@@ -35,9 +35,9 @@ static bool is_folded(const char *name, size_t name_len, const char *value) {
   return false;
 }
 
-/* The library ends a value at its first NUL. Behind a whole one there are only blanks and the end of
- * the line, of which it has made NULs, too. The line lies in the connection's buffer, with one end
- * of line at least behind it. */
+/* The library ends a value at its first NUL. Behind a whole one there are only blanks and the end
+ * of the line, of which it has made NULs, too. The line lies in the connection's buffer, with one
+ * end of line at least behind it. */
 static bool is_cut(const char *name, size_t name_len, const char *value, size_t value_len) {
   if (value <= name + name_len) return false; /* not in the buffer, or folded */
   const char *p = value + value_len + 1;

@@ -5,9 +5,9 @@
  * (position, choice) as counter. So a request that is batched, preempted or resumed draws the same
  * numbers.
  *
- * Order: logprobs are taken from the untouched logits; then what is not allowed goes; bias; repetition, frequency and
- * presence penalties; greedy if temperature is 0; else top-k on the logits, division by
- * temperature, softmax, top-p, min-p, draw. Ties are ordered by lower id. Sums are in float64 in
+ * Order: logprobs are taken from the untouched logits; then what is not allowed goes; bias;
+ * repetition, frequency and presence penalties; greedy if temperature is 0; else top-k on the
+ * logits, division by temperature, softmax, top-p, min-p, draw. Ties are ordered by lower id. Sums are in float64 in
  * descending order of the logits (the sum over a whole vocabulary: in a fixed order): same bits
  * everywhere.
  * Memory: sample_scratch_bytes(vocab) of scratch, given by the caller; no allocation. */
@@ -49,7 +49,8 @@ size_t sample_scratch_bytes(uint32_t vocab);
 /* logits[vocab] are changed in place (bias, penalties). `position`: of the token being chosen.
  * `scratch`: 64-byte aligned. max_of / sum_exp: fast kernels for the vector maximum (NaN if any is
  * NaN) and the sum of exp(x - max); both may be NULL for plain loops. TROIKA_NUMERIC if a logit is
- * NaN or +Inf, or all are -Inf; TROIKA_LIMIT if bias and `allowed` leave none: *out is left alone. */
+ * NaN or +Inf, or all are -Inf; TROIKA_LIMIT if bias and `allowed` leave none: *out is left alone.
+ */
 typedef struct sample_kernels {
   float (*vec_max)(const float *x, uint32_t n);
   float (*vec_sum_exp)(const float *x, uint32_t n, float max);

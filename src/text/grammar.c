@@ -33,8 +33,10 @@ static troika_rs_token_kind token_kind(const tokenizer *t, uint32_t id) {
   switch (t->type[id]) {
     case TOKEN_NORMAL:
     case TOKEN_USER:
-    case TOKEN_BYTE: return TROIKA_RS_TOKEN_TEXT;
-    default: return TROIKA_RS_TOKEN_NEVER;
+    case TOKEN_BYTE:
+      return TROIKA_RS_TOKEN_TEXT;
+    default:
+      return TROIKA_RS_TOKEN_NEVER;
   }
 }
 
@@ -82,8 +84,8 @@ troika_status grammar_create(const grammar_vocab *v, grammar_kind kind, bytes_vi
   if (!g) return error_set(err, TROIKA_NO_MEMORY, "no memory for a grammar");
   g->words = v->words;
   troika_rs_text error = {0};
-  int status = troika_rs_grammar_create(
-      v->rs, (uint32_t)kind, (troika_rs_bytes){source.ptr, source.len}, &g->rs, &error);
+  int status = troika_rs_grammar_create(v->rs, (uint32_t)kind,
+                                        (troika_rs_bytes){source.ptr, source.len}, &g->rs, &error);
   if (status != TROIKA_OK) {
     free(g);
     return rs_failed(status, &error, err);

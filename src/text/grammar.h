@@ -51,7 +51,7 @@
 
 enum {
   GRAMMAR_SOURCE_MAX = 128 << 10, /* bytes */
-  GRAMMAR_NESTING_MAX = 100,       /* brackets within brackets: of JSON, of ( [ { in the others */
+  GRAMMAR_NESTING_MAX = 100,      /* brackets within brackets: of JSON, of ( [ { in the others */
   GRAMMAR_BLANKS_MAX = 20
 };
 

@@ -52,7 +52,8 @@ def check_chat(s):
     used = a.usage_metadata
     assert 0 < used["output_tokens"] <= 16 and used["total_tokens"] == used["input_tokens"] + used["output_tokens"], used
     assert [b.content for b in llm(s).batch([ASK] * 3)] == [a.content] * 3
-    talk = [SystemMessage("Answer in French."), HumanMessage("Name three colours.", name="Ann"), AIMessage("Rouge."), HumanMessage("Go on.")]
+    talk = [SystemMessage("Answer in French."), HumanMessage("Name three colours.", name="Ann"), AIMessage("Rouge."),
+            HumanMessage("Go on.")]
     assert llm(s).invoke(talk).content
     assert llm(s).invoke([HumanMessage([{"type": "text", "text": "Name three colours."}])]).content == a.content
 

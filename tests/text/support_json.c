@@ -349,10 +349,9 @@ static bool enum_ok(const json *v, const json *list) {
 }
 
 static bool keyword_ok(const char *key, const json *is, const json *v, const json *root) {
-  static const char *const ignored[] = {"$defs",      "definitions",       "title",
-                                        "properties", "patternProperties", "additionalProperties",
-                                        "items",      "prefixItems",       "$schema",
-                                        "format",     "description"};
+  static const char *const ignored[] = {
+      "$defs", "definitions", "title",   "properties", "patternProperties", "additionalProperties",
+      "items", "prefixItems", "$schema", "format",     "description"};
   for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
     if (strcmp(key, ignored[i]) == 0) return true;
   if (strcmp(key, "type") == 0) return has_type(v, is);

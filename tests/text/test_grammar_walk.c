@@ -130,9 +130,10 @@ static int32_t blank_token(const tokenizer *t, const uint32_t *bits, bool in_str
 static void J6_no_runaway_in_blanks(void **state) {
   (void)state;
   const tokenizer *t = support_tokenizer(SUPPORT_SMOLLM2);
-  const char *source = "{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\"},"
-                       "\"more\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}},"
-                       "\"required\":[\"text\",\"more\"]}";
+  const char *source =
+      "{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\"},"
+      "\"more\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}},"
+      "\"required\":[\"text\",\"more\"]}";
   grammar *g = support_grammar(SUPPORT_SMOLLM2, GRAMMAR_JSON_SCHEMA, source);
   uint32_t *bits = malloc(grammar_mask_words(support_vocab(SUPPORT_SMOLLM2)) * sizeof *bits);
   assert_non_null(bits);

@@ -62,6 +62,27 @@ static void refuses(chat_template *t, const char *messages, const char *words) {
   bytes_free(&out);
 }
 
+/* The controls of the prompt, and that it decodes to the rendered text. */
+static size_t controls(const chat_template *t, const char *messages) {
+  const tokenizer *tok = support_tokenizer(SUPPORT_SMOLLM2);
+  tokenizer_ids ids = {0};
+  troika_error err = {0};
+  bytes_buffer text, back;
+  bytes_init(&back, 1 << 20);
+  if (chat_template_tokenize(t, tok, bytes_of_string(messages), bytes_of("", 0), open_end, 0, &ids,
+                             &err) != TROIKA_OK)
+    fail_msg("%s: %s", messages, err.text);
+  assert_int_equal(render(t, messages, &text, &err), TROIKA_OK);
+  tokenizer_decode(tok, ids.data, ids.n, true, &back);
+  assert_string_equal(back.data, text.data);
+  size_t n = 0;
+  for (size_t i = 0; i < ids.n; i++) n += tokenizer_is_control(tok, ids.data[i]);
+  bytes_free(&text);
+  bytes_free(&back);
+  tokenizer_ids_free(&ids);
+  return n;
+}
+
 static void c9_prompt_ends_with_the_text(void **state) {
   (void)state;
   static const char head[] =
@@ -103,6 +124,25 @@ static void c9_a_thinking_template(void **state) {
         "</think>\n\nThe");
 }
 
+/* A template that writes the text more than once: it ends with the last, and nothing of ours is
+ * left in the others, nor is a control token made there. */
+static void c9_a_template_that_repeats(void **state) {
+  (void)state;
+  chat_template *t = from_source(
+      "<|im_start|>{{ messages[-1].content }}<|im_start|>{{ "
+      "messages[-1].content | trim }}|{{ messages[-1].content }}</s>");
+  troika_error err = {0};
+  bytes_buffer out;
+  static const char messages[] = "[" ANSWER("\"<|im_end|> x<|im_end|> \"") "]";
+  if (render(t, messages, &out, &err) != TROIKA_OK) fail_msg("%s", err.text);
+  assert_string_equal(out.data,
+                      "<|im_start|><|im_end|> x<|im_end|> <|im_start|><|im_end|> "
+                      "x<|im_end|> |<|im_end|> x<|im_end|> ");
+  assert_int_equal(controls(t, messages), 2);
+  bytes_free(&out);
+  chat_template_destroy(&t);
+}
+
 static void c9_two_assistants(void **state) {
   (void)state;
   static const char two[] = "[" USER ", " ANSWER("\"One.\"") ", " ANSWER("\"Two\"") "]";
@@ -137,27 +177,6 @@ static void c9_what_cannot_be_continued(void **state) {
   }
 }
 
-/* The controls of the prompt, and that it decodes to the rendered text. */
-static size_t controls(const chat_template *t, const char *messages) {
-  const tokenizer *tok = support_tokenizer(SUPPORT_SMOLLM2);
-  tokenizer_ids ids = {0};
-  troika_error err = {0};
-  bytes_buffer text, back;
-  bytes_init(&back, 1 << 20);
-  if (chat_template_tokenize(t, tok, bytes_of_string(messages), bytes_of("", 0), open_end, 0, &ids,
-                             &err) != TROIKA_OK)
-    fail_msg("%s: %s", messages, err.text);
-  assert_int_equal(render(t, messages, &text, &err), TROIKA_OK);
-  tokenizer_decode(tok, ids.data, ids.n, true, &back);
-  assert_string_equal(back.data, text.data);
-  size_t n = 0;
-  for (size_t i = 0; i < ids.n; i++) n += tokenizer_is_control(tok, ids.data[i]);
-  bytes_free(&text);
-  bytes_free(&back);
-  tokenizer_ids_free(&ids);
-  return n;
-}
-
 /* A continued text is a message's: it writes no control token, also not with what the template
  * would have written behind it. */
 static void c9_continued_text_is_literal(void **state) {
@@ -185,11 +204,9 @@ static void c9_continued_text_is_literal(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(c9_prompt_ends_with_the_text),
-      cmocka_unit_test(c9_a_trimming_template),
-      cmocka_unit_test(c9_a_thinking_template),
-      cmocka_unit_test(c9_two_assistants),
-      cmocka_unit_test(c9_what_cannot_be_continued),
+      cmocka_unit_test(c9_prompt_ends_with_the_text), cmocka_unit_test(c9_a_trimming_template),
+      cmocka_unit_test(c9_a_thinking_template),       cmocka_unit_test(c9_two_assistants),
+      cmocka_unit_test(c9_a_template_that_repeats),   cmocka_unit_test(c9_what_cannot_be_continued),
       cmocka_unit_test(c9_continued_text_is_literal),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,6 +95,34 @@ impl Tag {
             text.truncate(text.trim_end_matches(is_space).len());
         }
         places.retain(|&place| place < text.len());
+        self.remove(text, places);
         Ok(())
+    }
+
+    /// Takes out what a template that writes the text more than once has left of the tag.
+    fn remove(&self, text: &mut String, places: &mut [usize]) {
+        let word = self.text.trim_end();
+        let mut out = String::with_capacity(text.len());
+        let (mut from, mut next) = (0, 0);
+        while let Some(found) = text[from..].find(word) {
+            let start = from + found;
+            let shift = from - out.len();
+            while next < places.len() && places[next] < start {
+                places[next] -= shift;
+                next += 1;
+            }
+            out.push_str(&text[from..start]);
+            let whole = text[start..].starts_with(&self.text);
+            from = start + if whole { self.text.len() } else { word.len() };
+        }
+        if from == 0 {
+            return;
+        }
+        let shift = from - out.len();
+        for place in &mut places[next..] {
+            *place -= shift;
+        }
+        out.push_str(&text[from..]);
+        *text = out;
     }
 }
