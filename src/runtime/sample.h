@@ -7,9 +7,9 @@
  *
  * Order: logprobs are taken from the untouched logits; then what is not allowed goes; bias;
  * repetition, frequency and presence penalties; greedy if temperature is 0; else top-k on the
- * logits, division by temperature, softmax, top-p, min-p, draw. Ties are ordered by lower id. Sums are in float64 in
- * descending order of the logits (the sum over a whole vocabulary: in a fixed order): same bits
- * everywhere.
+ * logits, division by temperature, softmax, top-p, min-p, draw. Ties are ordered by lower id. Sums
+ * are in float64 in descending order of the logits (the sum over a whole vocabulary: in a fixed
+ * order): same bits everywhere.
  * Memory: sample_scratch_bytes(vocab) of scratch, given by the caller; no allocation. */
 #ifndef RUNTIME_SAMPLE_H
 #define RUNTIME_SAMPLE_H

@@ -273,6 +273,22 @@ def check_words():
     assert not missing, sorted(missing)
 
 
+def check_curl_lines(s):
+    """Each curl command of docs/API.md does what it should."""
+    text = (ROOT / "docs/API.md").read_text()
+    commands = [block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if block.startswith("    curl ")]
+    commands = [command for block in commands for command in re.split(r"\n(?=    curl )", block.rstrip())]
+    assert len(commands) >= 7, commands
+    for command in commands:
+        command = command.strip().replace("http://127.0.0.1:8080", s.url).replace("curl ", "curl -q -sS -f --noproxy '*' ", 1)
+        done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (command, done)
+        if "data: " in done.stdout:
+            assert "data: [DONE]" in done.stdout, (command, done)
+        else:
+            assert "error" not in json.loads(done.stdout), (command, done)
+
+
 def run_schemathesis(s, examples, folder):
     """(exit code, the run's own report, refusals of valid bodies that were let pass: {why: how many})"""
     vocab = s.ask("/v1/models")[2]["data"][0]["meta"]["vocab"]
@@ -329,7 +345,8 @@ def main():
     if sys.argv[1:2] == ["--report"]:
         sys.exit(figures(int(sys.argv[2])))
     with Server(*OPTIONS) as s:
-        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_schemathesis]
+        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_curl_lines,
+                  check_schemathesis]
         run_checks([(check_valid,), (check_words,)] + [(check, s) for check in shared] + [(check_keys,), (check_draining,)])
 
 
