@@ -13,7 +13,7 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long oracle bits examples templates clients crowd page overhead footprint bench fresh-machine lint tidy format clean distclean
+.PHONY: help run build test test-long cases oracle bits examples templates clients crowd page overhead footprint bench fresh-machine lint tidy format clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ bits: ## show that answers do not depend on the schedule: equal bits alone, in c
 	@tools/setup.sh test
 	@tools/build.sh release
 	@tools/figures.py bits build/release/tests/test_runtime_bits build/release/tests/test_kernel_check
+
+cases: ## inputs that broke other servers, by id: streams, messages, limits, schemas, HTTP, text
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@tools/cases.py
 
 examples: ## greedy answers of `troika run` beside the float32 reference, into docs/EXAMPLES.md
 	@tools/setup.sh test

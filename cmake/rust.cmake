@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# troika_rust: the Rust static library beside src/text (chat templates), built by cargo.
+# troika_rust: the Rust static library beside src/text (chat templates and grammars), built by cargo.
 #
 # cargo compiles once for all presets, into build/rust, because the dependencies take minutes and depend on none of our C flags (cargo's
 # own lock keeps two presets apart). Each preset takes its own copy of the archive, so that ninja sees one output with one date.
@@ -36,7 +36,7 @@ add_custom_command(
           --manifest-path ${rust_crate}/Cargo.toml
   COMMAND ${CMAKE_COMMAND} -E copy ${rust_built} ${rust_archive}
   DEPENDS ${rust_sources}
-  COMMENT "cargo build (chat templates)"
+  COMMENT "cargo build (chat templates, grammars)"
   VERBATIM)
 add_custom_target(troika_rust_build DEPENDS ${rust_archive})
 add_library(troika_rust STATIC IMPORTED GLOBAL)

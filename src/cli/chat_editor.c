@@ -169,12 +169,6 @@ static int on_key(EditLine *el, wchar_t *out) {
   }
 }
 
-static unsigned char on_leave(EditLine *el, int key) {
-  (void)el;
-  (void)key;
-  return CC_NEWLINE;
-}
-
 static char *on_prompt(EditLine *el) {
   return editor_of(el)->shown;
 }
@@ -191,7 +185,7 @@ static size_t paste_clean(wchar_t *text, size_t n) {
 }
 
 /* What is pasted comes between ESC [ 200 ~ and ESC [ 201 ~; its newlines are text. */
-static unsigned char on_paste(EditLine *el, int key) {
+static unsigned char on_paste(EditLine *el, wint_t key) {
   static const wchar_t end[] = L"\033[201~";
   chat_editor *ed = editor_of(el);
   size_t n = 0, matched = 0, match_begin = 0;
@@ -246,9 +240,8 @@ static void bind_keys(EditLine *el) {
 /* What the editor itself relies on, in both maps of keys, whatever the user has bound. */
 static void bind_own_keys(EditLine *el) {
   static const char *const keys[][2] = {
-      {"^C", "troika-leave"}, {"\036", "ed-redisplay"}, {"\033[200~", "troika-paste"}};
-  el_set(el, EL_ADDFN, "troika-paste", "Insert pasted text", on_paste);
-  el_set(el, EL_ADDFN, "troika-leave", "Drop the line", on_leave);
+      {"^C", "ed-newline"}, {"\036", "ed-redisplay"}, {"\033[200~", "troika-paste"}};
+  el_wset(el, EL_ADDFN, L"troika-paste", L"Insert pasted text", on_paste);
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
     el_set(el, EL_BIND, "-a", keys[i][0], keys[i][1], NULL);

@@ -71,7 +71,7 @@ static bytes_view lookup(const http_exchange *x, enum MHD_ValueKind kind, const 
   if (!x->connection || MHD_lookup_connection_value_n(x->connection, kind, name, strlen(name),
                                                       &value, &len) != MHD_YES)
     return bytes_of(NULL, 0);
-  return bytes_of(value, len);
+  return bytes_of(value, kind == MHD_HEADER_KIND && value ? header_length(value, len) : len);
 }
 
 bytes_view http_header(const http_exchange *x, const char *name) {

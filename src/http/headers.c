@@ -59,6 +59,11 @@ static const char *check_length(check_state *s, const char *value,
   return NULL;
 }
 
+size_t header_length(const char *value, size_t len) {
+  while (len && (value[len - 1] == ' ' || value[len - 1] == '\t')) len--;
+  return len;
+}
+
 static const char *check_one(check_state *s, const char *name, size_t name_len, const char *value,
                              size_t value_len) {
   if (name_len == 0) return "a header has no name";
@@ -72,6 +77,7 @@ static const char *check_one(check_state *s, const char *name, size_t name_len, 
   if (value && is_folded(name, name_len, value)) return "a header is folded over several lines";
   if (value && is_cut(name, name_len, value, value_len))
     return "a header's value has a control character";
+  if (value) value_len = header_length(value, value_len);
   if (name_is(name, name_len, "content-length")) return check_length(s, value, value_len);
   if (name_is(name, name_len, "transfer-encoding")) {
     if (s->codings++) return "more than one Transfer-Encoding";

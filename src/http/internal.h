@@ -98,6 +98,8 @@ typedef struct http_head {
   bool chunked, has_length;
   uint64_t length;
 } http_head;
+/* Of a value without the blanks behind it, which the library leaves there. */
+size_t header_length(const char *value, size_t len);
 const char *headers_check(struct MHD_Connection *connection, const char *method,
                           const char *version, http_head *out);
 

@@ -153,7 +153,10 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
   x->owner->received = received;
   x->owner->deadline_ns = clock_real_now(NULL) + s->options.request_time_s * INT64_C(1000000000);
   pthread_mutex_unlock(&s->lock);
-  if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK) exchange_mark_gone(x);
+  pthread_mutex_lock(&x->lock);
+  bool writing = x->answer == ANSWER_STREAM && !x->ended; /* HEAD: over, while it still writes */
+  pthread_mutex_unlock(&x->lock);
+  if (writing || code != MHD_REQUEST_TERMINATED_COMPLETED_OK) exchange_mark_gone(x);
   pthread_mutex_lock(&x->lock);
   x->connection = NULL;
   x->gone = true;

@@ -1,42 +1,45 @@
 /* grammar.h - answers that keep to a form: a JSON object, a JSON schema, a regular expression, a
- * grammar in Lark's notation. Which tokens may come next, step by step, by llguidance in the Rust
- * static library beside this file.
+ * grammar in Lark's notation. Says which tokens may come next, step by step, by llguidance in the
+ * Rust static library beside this file.
  *
  *   tokenizer ─► grammar_vocab (once a model) ─┐
  *   client's source ───────────────────────────┴► grammar ─► mask, accept, mask, accept, end
  *
  * It fails closed: a source that cannot be enforced to the letter is refused with the keyword and
- * its place ("schema at $.properties.foo.not: ..."), never accepted in part. Nothing is fetched: a
- * $ref must lead into the schema itself.
+ * its place ("keyword "not" at $.items is not supported"), never accepted in part. A schema is
+ * rewritten before llguidance sees it, so that nothing of it is passed over there
+ * (src/text/rust/src/schema.rs). Nothing is fetched: a $ref must lead into the schema itself.
  *
- * JSON, both kinds: keys come in the order of `properties` (required and optional ones alike), then
- * others, if additionalProperties allows (the default). Between the parts of a value stands at most
- * one newline and 20 blanks (GRAMMAR_BLANKS_MAX), so that a weak model cannot fall into blanks; no
- * blanks before the value, none after it.
- *   Enforced: type, enum, const, properties, patternProperties, additionalProperties (true, false
- *   or a schema), required, minProperties and maxProperties where properties are not named, items,
- *   prefixItems, minItems, maxItems, minLength, maxLength, pattern, minimum, maximum,
- *   exclusiveMinimum, exclusiveMaximum, multipleOf, anyOf, allOf, oneOf where its branches cannot
- *   overlap, $ref, $defs, definitions, true and false as schemas, and format: date-time, time, date,
- *   duration, email, hostname, ipv4, ipv6, uuid, uri.
- *   Ignored, since they forbid nothing: title, description, default, examples, deprecated, readOnly,
- *   writeOnly, $comment, $schema, $id, $anchor, contentMediaType and the like, x-*, and names
- *   that no draft knows.
+ * JSON, both kinds. Named keys come in the order of `properties`, then other required ones, then
+ * others if additionalProperties allows them (the default). Between two parts of a value stand at
+ * most one newline and then GRAMMAR_BLANKS_MAX spaces, so that a weak model cannot fall into
+ * blanks; none before the value and none after it. Strings use the short escapes only, never \u, so
+ * that each key has one spelling; a key that is not named may still come twice.
+ *   Enforced: type, enum, const, properties, patternProperties, additionalProperties, required,
+ *   items (also a list, with additionalItems), prefixItems, minItems, maxItems, minLength,
+ *   maxLength, pattern, minimum, maximum, exclusiveMinimum, exclusiveMaximum (also draft 4's),
+ *   multipleOf (4 digits), anyOf, allOf, oneOf if its branches exclude each other by type, constant
+ *   or a required property of constants, $ref to #, #/pointer, #anchor; format: date, time,
+ *   date-time, duration, email, hostname, ipv4, ipv6, uuid, uri, int8 to uint64; minProperties and
+ *   maxProperties as far as llguidance counts.
+ *   Ignored, for they forbid no value: title, description, default, examples, deprecated, readOnly,
+ *   writeOnly, $comment, $schema, content*, x-*, float, double, password as formats, and names that
+ *   no draft knows.
  *   Refused: every other keyword of any draft (not, if, dependentRequired, uniqueItems, contains,
- *   propertyNames, ...), a format that is not above, a pattern with look-around, back references
- *   or \b.
- *   `pattern` is searched for (as JSON Schema has it) unless it is anchored.
- * Regular expression: Rust's regex syntax without look-around, back references, \b and inner
- * anchors; it matches the whole answer, so `^` and `$` at its ends change nothing.
- * Lark: llguidance's dialect: rules (lower case), terminals (upper case), `start` first to be
- * used, strings "..." with i flag, regular expressions /.../ with flags, | ( ) ? * + {m,n} ~m..n,
- * & and ~ on terminals, %ignore, %json {...}, %regex {...}, %lark {...}, %import common.X of a fixed
- * list, %llguidance {...} options; no special tokens <|x|>, no @grammar references.
+ *   ...), other formats, patterns with look-around, back references or \b, numbers that a double
+ *   does not hold, a schema that no finite text fits.
+ *   `pattern` is ECMAScript's, searched for anywhere unless it is anchored.
+ * Regular expression: the syntax of Rust's regex crate without look-around, back references, \b and
+ * anchors within. It matches the whole answer, so `^` and `$` at its ends change nothing.
+ * Lark: llguidance's dialect, at most 64 KiB and 1,000 definitions. Rules (lower case, `start` is
+ * the answer), terminals (upper case), "text", "text"i, "a".."z", /regex/ with flags i m s u x,
+ * | ( ) [ ] ? * + {m,n}; in terminals also & and ~; %ignore, %import common.NAME, %regex; comments.
+ * Refused: special tokens <|x|>, @grammar, %json, %lark, %llguidance, attributes of rules, ::.
  *
  * Threads: a vocabulary is immutable, any thread. A grammar belongs to one thread at a time; it may
  * be made on one and used on another. create starts and joins a thread with a 64 MiB stack: call it
- * from a client's thread. mask and accept are for the runtime thread: bounded steps, flat stack,
- * some allocation inside llguidance.
+ * from a client's thread. mask and accept are for the runtime thread: their steps are bounded (some
+ * ms for the most hostile source), 256 KiB of stack are plenty; they allocate inside llguidance.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_GRAMMAR_H
@@ -71,10 +74,10 @@ typedef enum grammar_kind {
   GRAMMAR_LARK
 } grammar_kind;
 
-/* Milliseconds; at most about two seconds for a hostile source, and a bounded amount of memory.
- * TROIKA_INVALID: the source is wrong; TROIKA_UNSUPPORTED: right, but not enforceable; TROIKA_LIMIT:
- * too long, too deep, or too much work. Always with the reason and its place. Owned:
- * grammar_destroy. */
+/* Milliseconds; less than two seconds for a hostile source, and bounded memory.
+ * TROIKA_INVALID: the source is wrong, or no text fits it; TROIKA_FORMAT: not UTF-8;
+ * TROIKA_UNSUPPORTED: right, but not enforceable; TROIKA_LIMIT: too long, too deep, or too much
+ * work. Always with the reason, and the place if it has one. Owned: grammar_destroy. */
 troika_status grammar_create(const grammar_vocab *v, grammar_kind kind, bytes_view source,
                              grammar **out, troika_error *err);
 /* A second one in the same state: n choices of one request parse the source once. */
@@ -89,7 +92,7 @@ void grammar_destroy(grammar **g);
 troika_status grammar_mask(grammar *g, uint32_t *bits);
 uint32_t grammar_mask_words(const grammar_vocab *v);
 /* A token that the mask of this state allows; an end token ends the text. TROIKA_INVALID for
- * another one (the state is unchanged); else as grammar_mask. */
+ * another one, and after the end (the state is unchanged); else as grammar_mask. */
 troika_status grammar_accept(grammar *g, int32_t token);
 /* Why mask or accept failed: a sentence, "" before that. Borrowed from g. */
 const char *grammar_failure(const grammar *g);

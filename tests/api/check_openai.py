@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
-"""The server through the official openai client and raw HTTP, with SmolLM2. Case ids (S1, L2 ...) name the reports they come from."""
-import concurrent.futures
+"""The server through the official openai client and raw HTTP, with SmolLM2. Known cases are in check_cases_*.py."""
 import json
 import pathlib
 import signal
@@ -41,109 +40,6 @@ def check_chat(s, client):
     assert a.choices[0].finish_reason in ("stop", "length")
 
 
-def check_S1_S7_stream(s, client):
-    whole = client.chat.completions.create(model="x", messages=ASK, temperature=0, max_tokens=24)
-    chunks = list(client.chat.completions.create(model="x", messages=ASK, temperature=0, max_tokens=24, stream=True))
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert all(c.choices[0].delta.role in (None,) for c in chunks[1:])
-    assert len({c.id for c in chunks}) == 1
-    assert [c.choices[0].finish_reason for c in chunks[:-1]] == [None] * (len(chunks) - 1)
-    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
-    joined = "".join(c.choices[0].delta.content or "" for c in chunks)
-    assert joined == whole.choices[0].message.content, (joined, whole)
-    assert "\ufffd" not in joined
-
-
-def check_S1_emoji(s, client):
-    body = {"messages": [{"role": "user", "content": "Repeat: 😀 日本語 😀"}], "temperature": 0, "max_tokens": 32}
-    whole = text_of(s.ask(CHAT, body))
-    data, _ = s.events(CHAT, body | {"stream": True})
-    joined = "".join(json.loads(d)["choices"][0]["delta"].get("content", "") for d in data[:-1])
-    assert joined == whole, (joined, whole)
-
-
-def check_S6_usage(s, client):
-    data, _ = s.events(CHAT, GREEDY | {"stream": True})
-    chunks = [json.loads(d) for d in data[:-1]]
-    assert data[-1] == "[DONE]" and all(c["choices"] and "usage" not in c for c in chunks)
-    data, _ = s.events(CHAT, GREEDY | {"stream": True, "stream_options": {"include_usage": True}})
-    chunks = [json.loads(d) for d in data[:-1]]
-    assert all(c["usage"] is None and c["choices"] for c in chunks[:-1])
-    assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] > 0
-
-
-def check_S3_stop(s, client):
-    whole = text_of(s.ask(CHAT, GREEDY))
-    stop = whole[6:12]  # lies across tokens as it happens
-    cut = whole[:whole.index(stop)]
-    a = s.ask(CHAT, GREEDY | {"stop": [stop]})
-    assert text_of(a) == cut and a[2]["choices"][0]["finish_reason"] == "stop", (a[2], cut)
-    data, _ = s.events(CHAT, GREEDY | {"stop": stop, "stream": True})
-    chunks = [json.loads(d) for d in data[:-1]]
-    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == cut
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-
-
-def check_L1_lengths(s, client):
-    for n in (0, 1, 2):
-        a = s.ask(CHAT, GREEDY | {"max_tokens": n})
-        assert a[0] == 200 and a[2]["usage"]["completion_tokens"] == n, a
-        assert a[2]["choices"][0]["finish_reason"] == "length"
-        assert (text_of(a) == "") == (n == 0)
-
-
-def check_L2_too_long(s, client):
-    body = {"messages": [{"role": "user", "content": "word " * 1200}]}
-    for stream in (False, True):
-        status, _, a = s.ask(CHAT, body | {"stream": stream})
-        assert status == 400 and a["error"]["code"] == "context_length_exceeded", a
-        assert a["error"]["n_ctx"] == 1024 and a["error"]["n_prompt_tokens"] > 1200, a
-    status, _, a = s.ask("/v1/completions", {"prompt": [5] * 1025})
-    assert status == 400 and a["error"]["n_prompt_tokens"] == 1025, a
-    status, _, a = s.ask("/v1/completions", {"prompt": [5] * 1024})
-    assert status == 200 and a["choices"][0]["finish_reason"] == "length" and a["usage"]["prompt_tokens"] == 1024, a
-
-
-def check_L3_context_full(s, client):
-    status, _, a = s.ask("/v1/completions", {"prompt": [5] * 1000, "max_tokens": -1, "ignore_eos": True})
-    assert status == 200 and a["usage"]["total_tokens"] == 1024 and a["choices"][0]["finish_reason"] == "length", a
-
-
-def check_L5_logprobs(s, client):
-    a = client.chat.completions.create(model="x", messages=ASK, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3)
-    content = a.choices[0].logprobs.content
-    assert len(content) == 4
-    assert bytes(b for c in content for b in c.bytes).decode() == a.choices[0].message.content
-    for c in content:
-        assert len(c.top_logprobs) == 3 and c.top_logprobs[0].logprob == c.logprob <= 0
-    chunks = list(client.chat.completions.create(model="x", messages=ASK, temperature=0, max_tokens=4, logprobs=True,
-                                                 top_logprobs=3, stream=True))
-    streamed = [c for chunk in chunks if chunk.choices[0].logprobs for c in chunk.choices[0].logprobs.content]
-    assert [c.token for c in streamed] == [c.token for c in content]
-    a = s.ask("/v1/completions", {"prompt": "One, two,", "max_tokens": 3, "temperature": 0, "logprobs": 2})[2]["choices"][0]
-    p = a["logprobs"]
-    assert len(p["tokens"]) == len(p["token_logprobs"]) == len(p["top_logprobs"]) == len(p["text_offset"]) == 3
-    assert "".join(p["tokens"]) == a["text"]
-
-
-def check_L6_seed(s, client):
-    body = {"messages": ASK, "max_tokens": 16, "temperature": 1.2, "seed": 7}
-    a, b = text_of(s.ask(CHAT, body)), text_of(s.ask(CHAT, body))
-    assert a == b
-    others = {text_of(s.ask(CHAT, body | {"seed": None})) for _ in range(3)}
-    assert len(others) > 1, others
-
-
-def check_L7_company(s, client):
-    alone = text_of(s.ask(CHAT, GREEDY))
-    prompts = [f"Tell me about the number {i}." for i in range(7)]
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        rest = [pool.submit(s.ask, CHAT, {"messages": [{"role": "user", "content": p}], "max_tokens": 24}) for p in prompts]
-        mine = pool.submit(s.ask, CHAT, GREEDY)
-        assert text_of(mine.result()) == alone
-        assert all(r.result()[0] == 200 for r in rest)
-
-
 def check_logit_bias(s, client):
     first = s.ask(CHAT, GREEDY | {"max_tokens": 1, "logprobs": True})[2]["choices"][0]["logprobs"]["content"][0]["token"]
     ids = json.loads(subprocess.run([BINARY, "tokenize", "--json", first], env=ENVIRONMENT, capture_output=True, check=True).stdout)
@@ -153,35 +49,17 @@ def check_logit_bias(s, client):
 
 
 def check_errors(s, client):
-    for bad, kind in (({"temperature": 9}, "temperature"), ({"n": 2}, "n"), ({"stop": [""]}, "stop")):
+    for bad, kind in (({"temperature": 9}, "temperature"), ({"n": 129}, "n"), ({"stop": [""]}, "stop")):
         try:
             client.chat.completions.create(model="x", messages=ASK, **bad)
             raise AssertionError(f"{bad} was taken")
         except openai.BadRequestError as error:
             assert error.param == kind and error.type == "invalid_request_error", error
-    status, headers, a = s.ask(CHAT, {"messages": ASK, "n": 0, "stream": True})  # S9
-    assert status == 400 and headers["Content-Type"] == "application/json" and a["error"]["param"] == "n"
-    assert s.ask(CHAT, b'{"messages":[{"role":"user","content":"\xc4\xe3"}]}')[0] == 400  # T8
     assert s.ask(CHAT, b"{")[0] == 400
     status, headers, _ = s.ask(CHAT)
-    assert status == 405 and headers["Allow"] == "POST"
+    assert status == 405 and headers["Allow"] == "POST, OPTIONS"
     assert s.ask("/v1/nothing")[0] == 404 and s.ask("/health", {})[0] == 405
     assert s.ask("/v1/chat/completions/", {})[0] == 404
-
-
-def check_H3_gone(s, client):
-    long = {"messages": ASK, "stream": True, "ignore_eos": True, "max_tokens": 900}
-    connection = s.open_stream(CHAT, long)
-    seen = b""
-    while b'"content":"' not in seen or b"assistant" not in seen:
-        seen += connection.recv(4096)
-    connection.close()  # in decode
-    assert s.wait_running(0, 5) is not None, "still running after the client has gone"
-    connection = s.open_stream(CHAT, long | {"stream": False})
-    assert s.wait_running(1, 10) is not None
-    connection.close()  # no header was sent yet
-    took = s.wait_running(0, 5)
-    assert took is not None and took < 1.5, took
 
 
 def check_metrics_of_answers(s, client):
@@ -190,32 +68,6 @@ def check_metrics_of_answers(s, client):
     assert t["prefill_ms"] > 0 and t["decode_ms"] > 0 and t["preprocess_ms"] > 0 and t["queue_ms"] >= 0
     data, _ = s.events(CHAT, GREEDY | {"stream": True})
     assert json.loads(data[-2])["timings"]["decode_ms"] > 0
-
-
-def check_T7_one_bos_and_raw_text(s, client):
-    a = s.ask("/v1/completions", {"prompt": "hi", "max_tokens": 1})[2]
-    b = s.ask("/v1/completions", {"prompt": "<|im_end|>", "max_tokens": 1})[2]
-    c = s.ask("/v1/completions", {"prompt": "<|im_end|>", "max_tokens": 1, "parse_special": True})[2]
-    assert a["usage"]["prompt_tokens"] == 1 and b["usage"]["prompt_tokens"] > 1 and c["usage"]["prompt_tokens"] == 1, (a, b, c)
-
-
-def check_H5_queue_full():
-    with Server("--parallel", "1", "--queue-max", "1", "--keep-alive", "1", "--context", "1024") as s:
-        long = {"messages": ASK, "stream": True, "ignore_eos": True, "max_tokens": 900}
-        first = s.open_stream(CHAT, long)
-        assert s.wait_running(1) is not None
-        second = s.open_stream(CHAT, long)
-        seen = b""
-        while b": keep-alive" not in seen:  # waits in the queue, and says so
-            seen += second.recv(4096)
-        assert seen.startswith(b"HTTP/1.1 200") and seen.index(b"text/event-stream") < seen.index(b": keep-alive")
-        begun = time.monotonic()
-        status, headers, a = s.ask(CHAT, GREEDY)
-        assert status == 429 and headers["Retry-After"] == "1" and a["error"]["code"] == "queue_full", (status, a)
-        assert time.monotonic() - begun < 2
-        first.close()
-        second.close()
-        assert s.wait_running(0, 10) is not None
 
 
 def check_drain():
@@ -259,11 +111,8 @@ def check_curl_line():
 def main():
     with Server("--context", "1024") as s:
         client = openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0, timeout=300)
-        shared = [check_models, check_chat, check_S1_S7_stream, check_S1_emoji, check_S6_usage, check_S3_stop, check_L1_lengths,
-                  check_L2_too_long, check_L3_context_full, check_L5_logprobs, check_L6_seed, check_L7_company, check_logit_bias,
-                  check_errors, check_H3_gone, check_metrics_of_answers, check_T7_one_bos_and_raw_text]
-        run_checks([(check, s, client) for check in shared] +
-                   [(check,) for check in (check_H5_queue_full, check_drain, check_port_in_use, check_curl_line)])
+        shared = [check_models, check_chat, check_logit_bias, check_errors, check_metrics_of_answers]
+        run_checks([(check, s, client) for check in shared] + [(check,) for check in (check_drain, check_port_in_use, check_curl_line)])
 
 
 if __name__ == "__main__":

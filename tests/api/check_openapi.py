@@ -4,7 +4,8 @@
 """docs/openapi.json is what the server serves, names all that it answers, and says the truth: schemathesis tries to refute it.
 
     check_openapi.py                       as a test
-    check_openapi.py --report EXAMPLES     schemathesis alone, with so many examples for each operation; writes build/reports/openapi.json
+    check_openapi.py --report EXAMPLES [SEED]   schemathesis alone, with so many examples for each operation; writes
+                                           build/reports/openapi.json
 """
 import copy
 import json
@@ -289,13 +290,13 @@ def check_curl_lines(s):
             assert "error" not in json.loads(done.stdout), (command, done)
 
 
-def run_schemathesis(s, examples, folder):
+def run_schemathesis(s, examples, seed, folder):
     """(exit code, the run's own report, refusals of valid bodies that were let pass: {why: how many})"""
     vocab = s.ask("/v1/models")[2]["data"][0]["meta"]["vocab"]
     report, excused = folder / "report.json", folder / "excused.json"
     excused.write_text("{}")
     command = [sys.executable, "-B", "-m", "schemathesis.cli", "run", str(PATH), "--url", s.url, "--phases", "examples,coverage,fuzzing",
-               "--checks", CHECKS, "--max-examples", str(examples), "--seed", str(SEED), "--generation-database", "none",
+               "--checks", CHECKS, "--max-examples", str(examples), "--seed", str(seed), "--generation-database", "none",
                "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--suppress-health-check", "all", "--output-sanitize",
                "false", "--report", "json", "--report-json-path", str(report), "--no-color"]
     environment = ENVIRONMENT | {"SCHEMATHESIS_HOOKS": "support_openapi", "PYTHONPATH": str(HERE), "TROIKA_VOCAB": str(vocab),
@@ -309,7 +310,7 @@ def run_schemathesis(s, examples, folder):
 def check_schemathesis(s):
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        done, report, excused = run_schemathesis(s, EXAMPLES, pathlib.Path(folder))
+        done, report, excused = run_schemathesis(s, EXAMPLES, SEED, pathlib.Path(folder))
     print(f"schemathesis: {report['test_cases']['generated']} cases in {time.monotonic() - begun:.0f} s; let pass: {excused}")
     assert done.returncode == 0 and not report["failures"] and not report["errors"], "\n" + done.stdout[-20000:]
     assert report["operations"]["tested"] == len(list(operations())), report["operations"]
@@ -317,11 +318,11 @@ def check_schemathesis(s):
     assert s.process.poll() is None
 
 
-def figures(examples):
+def figures(examples, seed=SEED):
     from report import Report
     begun = time.monotonic()
     with Server(*OPTIONS) as s, tempfile.TemporaryDirectory() as folder:
-        done, run, excused = run_schemathesis(s, examples, pathlib.Path(folder))
+        done, run, excused = run_schemathesis(s, examples, seed, pathlib.Path(folder))
         alive = s.process.poll() is None
     print(done.stdout[-20000:] if done.returncode else f"valid bodies whose refusal is right: {excused}")
     server_errors = sum(f["count"] for f in run["failures"] if f["type"] in ("ServerError",))
@@ -343,7 +344,7 @@ OPTIONS = ("--context", "1024", "--parallel", "8", "--body-max", "1M", "--reques
 
 def main():
     if sys.argv[1:2] == ["--report"]:
-        sys.exit(figures(int(sys.argv[2])))
+        sys.exit(figures(*map(int, sys.argv[2:4])))
     with Server(*OPTIONS) as s:
         shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_curl_lines,
                   check_schemathesis]

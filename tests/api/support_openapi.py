@@ -20,8 +20,6 @@ TOKENS, CHOICES = 2, 2
 REFUSALS = [(re.compile(pattern), why) for pattern, why in (
     (r"^the body is not JSON: .*(too big (negative )?integer|real number overflow|NUL byte in object key)", "a limit of JSON in fields that nobody knows"),
     (r"^a stop string has 1 to 256 bytes", "a schema counts characters"),
-    (r"is not a token number below \d+$", "the vocabulary is the model's"),
-    (r"^prompt is empty, and this model has no token to begin with$", "depends on the model"),
     (r"^the prompt has (at least )?\d+ tokens, the context holds \d+$", "the context is the model's"),
 )]
 FORM = re.compile(r"response_format|grammar|schema|keyword|regex|lark|pattern", re.IGNORECASE)
@@ -75,6 +73,8 @@ def keep_rules(body):
 def within_vocabulary(prompt):
     if isinstance(prompt, list):
         return [within_vocabulary(p) for p in prompt]
+    if isinstance(prompt, float):  # 1.0 is an integer to JSON Schema, but no token
+        prompt = int(prompt)
     return prompt % VOCAB if whole(prompt) else prompt or "a"
 
 

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import time
 
+import support_clients  # noqa: F401 - it finds support_server
+import support_server
 from support_clients import (ASK, CUT, FOREVER, KEY, MODEL, TELL, TOO_LONG, Full, all_checks, answers_in_log, busy_server, is_gone,
                              is_running, key_server, middle_of, plain_server, run_checks)
 
@@ -241,6 +243,18 @@ def check_errors_key():
             assert status == 401 and json.loads(text)["error"]["code"] == "invalid_api_key", (wrong, status, text)
             assert headers["www-authenticate"].startswith("Bearer") and KEY not in text.decode(), headers
         assert curl(keyed, "/v1/models")[0] == 401
+
+
+def check_errors_key_of_environment():
+    support_server.ENVIRONMENT["TROIKA_API_KEY"] = KEY
+    try:
+        keyed = plain_server()
+    finally:
+        del support_server.ENVIRONMENT["TROIKA_API_KEY"]
+    with keyed:
+        assert text_of(keyed, GREEDY, "-H", "Authorization: Bearer " + KEY)
+        assert curl(keyed, CHAT, body=GREEDY)[0] == 401
+        assert curl(keyed, CHAT, "-H", "Authorization: Bearer " + KEY[1:], body=GREEDY)[0] == 401
 
 
 def check_errors_queue_full():

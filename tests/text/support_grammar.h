@@ -10,7 +10,8 @@
 const grammar_vocab *support_vocab(support_model which);
 
 grammar *support_grammar(support_model which, grammar_kind kind, const char *source);
-/* The source is refused with this status, within two seconds of processor time, and the reason holds `word`. */
+/* The source is refused with this status, within two seconds of processor time, and the reason
+ * holds `word`. */
 void support_refused(grammar_kind kind, const char *source, troika_status status, const char *word);
 
 /* Whether the grammar describes exactly this text: it is fed token by token, cut into tokens by

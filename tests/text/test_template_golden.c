@@ -113,8 +113,8 @@ static void template_ends(tally *sum, size_t cases, size_t differ) {
   sum->equal_templates += cases == sum->per_template && !differ;
 }
 
-/* The line at `at` into `line`, and the place behind it: sscanf would measure the whole file at every
- * call. */
+/* The line at `at` into `line`, and the place behind it: sscanf would measure the whole file at
+ * every call. */
 static char *line_take(char *at, const char *end, char *line, size_t size) {
   char *newline = memchr(at, '\n', (size_t)(end - at));
   size_t n = newline ? (size_t)(newline - at) : (size_t)(end - at);

@@ -1,7 +1,7 @@
 /* troika_text_rs.h - the C contract of the Rust static library beside this file.
  *
- * Only src/text/template.c and grammar.c call it. No call unwinds, prints or ends the process; a status is a
- * troika_status number. Parsing and rendering run on a thread of their own with a 64 MiB stack,
+ * Only src/text/template.c and grammar.c call it. No call unwinds, prints or ends the process; a
+ * status is a troika_status number. Parsing and rendering run on a thread of their own with a 64 MiB stack,
  * started and joined within the call. An error's text and a rendered text are owned by the caller:
  * troika_rs_text_free, also with {0}.
  *
@@ -67,7 +67,7 @@ typedef enum troika_rs_token_kind {
 } troika_rs_token_kind;
 
 typedef struct troika_rs_vocab_source {
-  const char *bytes; /* all borrowed for the call */
+  const char *bytes;      /* all borrowed for the call */
   const uint32_t *offset; /* n + 1; token i is bytes[offset[i] .. offset[i + 1]) */
   const uint8_t *kind;    /* n of troika_rs_token_kind */
   uint32_t n;

@@ -3,12 +3,20 @@
 
 use llguidance::{derivre::RegexBuilder, regex_to_lark};
 
+/// What every notation takes for a blank, and what some one does: a text must fit whichever way its
+/// reader's `\s` and `\S` are.
+const BLANK_ALL: &str = concat!(
+    r"[\t\n\x0b\x0c\r\x20\xa0\u1680\u2000-\u200a",
+    r"\u2028\u2029\u202f\u205f\u3000]"
+);
+const BLANK_ANY: &str = r"[\s\ufeff\x1c-\x1f\x85]";
+
 /// A schema's pattern is ECMAScript; what follows is read by Rust's regex syntax. Where the two
 /// read the same text differently it is rewritten, and refused where that is not worth it.
 pub fn from_ecmascript(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut chars = pattern.chars().peekable();
-    let mut in_class = false;
+    let (mut in_class, mut negated) = (false, false);
     while let Some(c) = chars.next() {
         match c {
             '\\' => match chars.next() {
@@ -17,6 +25,13 @@ pub fn from_ecmascript(pattern: &str) -> Result<String, String> {
                     return Err(format!("\\{c} means nothing in ECMAScript"));
                 }
                 Some('b') if in_class => out.push_str("\\x08"),
+                Some('s') => out.push_str(if in_class && negated {
+                    BLANK_ANY
+                } else {
+                    BLANK_ALL
+                }),
+                Some('S') if in_class && negated => out.push_str(&BLANK_ALL.replacen('[', "[^", 1)),
+                Some('S') => out.push_str(&BLANK_ANY.replacen('[', "[^", 1)),
                 Some(c) => {
                     out.push('\\');
                     out.push(c);
@@ -33,7 +48,8 @@ pub fn from_ecmascript(pattern: &str) -> Result<String, String> {
             '[' => {
                 in_class = true;
                 out.push(c);
-                if chars.peek() == Some(&'^') {
+                negated = chars.peek() == Some(&'^');
+                if negated {
                     out.extend(chars.next());
                 }
                 if chars.peek() == Some(&']') {
@@ -56,6 +72,7 @@ pub fn from_ecmascript(pattern: &str) -> Result<String, String> {
                     return Err(format!("(?{} is no group of ECMAScript", rest));
                 }
             }
+            '.' if !in_class => out.push_str(r"[^\n\r\u2028\u2029]"),
             c => out.push(c),
         }
     }

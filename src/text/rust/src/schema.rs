@@ -143,6 +143,8 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
         numbers: HashMap::new(),
         nodes: 0,
         multiple: None,
+        multiples: None,
+        intersects: false,
         patterns: 0,
         optional: 0,
     };
@@ -156,6 +158,10 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
     while let Some((target, path)) = r.targets.get(defs.len()).cloned() {
         let made = r.schema(target, &path)?;
         defs.insert(defs.len().to_string(), made);
+    }
+    if let Some(at) = r.multiples.filter(|_| r.intersects) {
+        let text = "a second value of it is not supported beside combinations of schemas";
+        return Err(unsupported(&at, text));
     }
     if !defs.is_empty() {
         out.insert("$defs".into(), Value::Object(defs));
@@ -189,6 +195,8 @@ struct Rewriter<'a> {
     numbers: HashMap<*const Value, usize>,
     nodes: usize,
     multiple: Option<f64>,
+    multiples: Option<String>, // where a second value of it is
+    intersects: bool,
     patterns: usize, // of properties
     optional: usize, // parts of patterns that may be empty
 }
@@ -219,6 +227,7 @@ impl<'a> Rewriter<'a> {
             _ => return Err(invalid(path, "must be an object, true or false")),
         };
         product_check(map, path)?;
+        self.intersects |= intersects(map);
         let mut parts = Parts::default();
         for (key, value) in map {
             self.keyword(&mut parts, map, key, value, path)?;
@@ -282,8 +291,10 @@ impl<'a> Rewriter<'a> {
                     let text = format!("schema at {at}: too many repeated parts in all patterns");
                     return Err(Failure::Limit(text));
                 }
-                let made = regex::from_ecmascript(text)
-                    .map_err(|e| unsupported(&at, &format!("{}: {e}", Value::from(text))))?;
+                let made = regex::from_ecmascript(text).map_err(|e| {
+                    let short = Value::from(text.chars().take(80).collect::<String>());
+                    unsupported(&at, &format!("{e:.200}: {short}"))
+                })?;
                 Value::from(made)
             }
             "format" => return format(parts, value, &at),
@@ -356,7 +367,8 @@ impl<'a> Rewriter<'a> {
         }
         for (key, value) in map {
             let path = child(at, key);
-            let pattern = regex::from_ecmascript(key).map_err(|e| unsupported(&path, &e))?;
+            let pattern = regex::from_ecmascript(key)
+                .map_err(|e| unsupported(&path, &format!("{e:.200}")))?;
             if out.insert(pattern, self.schema(value, &path)?).is_some() {
                 return Err(unsupported(&path, "the same pattern in another spelling"));
             }
@@ -475,10 +487,10 @@ impl<'a> Rewriter<'a> {
                 "only with at most 4 digits is it supported",
             ));
         }
-        if self.multiple.is_some_and(|m| m != number) {
-            return Err(unsupported(at, "a second value of it is not supported"));
+        match &self.multiple {
+            Some(first) if *first != number => self.multiples = Some(at.to_string()),
+            _ => self.multiple = Some(number),
         }
-        self.multiple = Some(number);
         Ok(value.clone())
     }
 }
@@ -813,6 +825,16 @@ fn alternatives(value: &Value) -> usize {
             .fold(n, |n, v| n.saturating_mul(alternatives(v)));
     }
     n
+}
+
+/// Whether two schemas may have to be made one.
+fn intersects(map: &Map<String, Value>) -> bool {
+    let says = |k: &&String| *k != "type" && !ANNOTATIONS.contains(&k.as_str());
+    let alone = map.keys().filter(says).count() <= 1;
+    let applied = ["anyOf", "oneOf", "$ref"]
+        .iter()
+        .any(|k| map.contains_key(*k));
+    map.contains_key("allOf") || map.contains_key("patternProperties") || (applied && !alone)
 }
 
 fn product_check(map: &Map<String, Value>, path: &str) -> Result<(), Failure> {
