@@ -13,7 +13,7 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long cases oracle bits examples templates clients crowd page overhead footprint bench fresh-machine lint tidy format clean distclean
+.PHONY: help run build test test-long cases oracle bits examples templates clients crowd page openapi overhead footprint bench fresh-machine lint tidy format clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ cases: ## inputs that broke other servers, by id: streams, messages, limits, sch
 	@tools/setup.sh test
 	@tools/build.sh release troika
 	@tools/cases.py
+
+openapi: ## have schemathesis try to refute docs/openapi.json on a live server, with more examples than in make test (minutes)
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@build/venv/bin/python -B tests/api/check_openapi.py --report 300
 
 examples: ## greedy answers of `troika run` beside the float32 reference, into docs/EXAMPLES.md
 	@tools/setup.sh test

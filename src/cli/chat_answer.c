@@ -25,11 +25,12 @@ static bool too_long(chat *c, size_t tokens, bool at_least) {
   if (c->context < c->model.context_max)
     snprintf(more, sizeof more, "; --context %u is the most this model can have",
              c->model.context_max);
-  chat_fail(c,
-            "the context is full: with this message the chat has %s%zu tokens, and %u fit with at "
-            "least one of the answer. %s. %s%s",
-            at_least ? "at least " : "", tokens, c->context - 1, nothing_added(c),
-            earlier > 1 ? "/undo or /clear makes room" : "A shorter message fits", more);
+  chat_fail(
+      c,
+      "the context is full: the chat with this message has %s%zu tokens, and at most %u leave "
+      "room for an answer. %s. %s%s",
+      at_least ? "at least " : "", tokens, c->context - 1, nothing_added(c),
+      earlier > 1 ? "/undo or /clear makes room" : "A shorter message fits", more);
   return false;
 }
 
@@ -172,8 +173,6 @@ static chat_outcome run_request(chat *c, const troika_request *request) {
   chat_numbers numbers = {0};
   struct termios before;
   bytes_buffer answer;
-  c->interrupted = false;
-  chat_signals_take(CHAT_CTRL_C); /* one that came before is not about this answer */
   if (troika_stream_submit(c->stream, request, &err)) {
     chat_fail(c, "%s. %s", err.text, nothing_added(c));
     return CHAT_FAILED;
@@ -201,6 +200,8 @@ static chat_outcome run_request(chat *c, const troika_request *request) {
 chat_outcome chat_answer(chat *c) {
   troika_request request;
   size_t n = 0;
+  c->interrupted = false;
+  chat_signals_take(CHAT_CTRL_C); /* one that came before is not about this answer */
   int32_t *tokens = make_tokens(c, &n);
   if (!tokens) return CHAT_FAILED;
   fill_request(c, tokens, n, &request);

@@ -4,20 +4,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { SIGNALS = 4 };
-static volatile sig_atomic_t seen[SIGNALS];
+static atomic_int seen[SIGNALS]; /* lock-free, so a handler may write it, in any thread */
 static int ends[2] = {-1, -1};
 
 static void on_signal(int number) {
   int error = errno;
   if (number == SIGTERM) signal(SIGTERM, SIG_DFL);
-  seen[number == SIGINT     ? CHAT_CTRL_C
-       : number == SIGTERM  ? CHAT_TERMINATE
-       : number == SIGWINCH ? CHAT_RESIZE
-                            : CHAT_SUSPEND] = 1;
+  chat_signal which = number == SIGINT     ? CHAT_CTRL_C
+                      : number == SIGTERM  ? CHAT_TERMINATE
+                      : number == SIGWINCH ? CHAT_RESIZE
+                                           : CHAT_SUSPEND;
+  atomic_store(&seen[which], 1);
   ssize_t n = write(ends[1], "", 1); /* full: then it is readable anyway */
   (void)n;
   errno = error;
@@ -54,7 +56,5 @@ void chat_signals_drain(void) {
 }
 
 bool chat_signals_take(chat_signal which) {
-  bool was = seen[which] != 0;
-  if (which != CHAT_TERMINATE) seen[which] = 0;
-  return was;
+  return which == CHAT_TERMINATE ? atomic_load(&seen[which]) : atomic_exchange(&seen[which], 0);
 }

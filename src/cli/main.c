@@ -48,7 +48,7 @@ static int help(int argc, char **argv) {
   int command = find_command(name);
   if (command >= 0)
     cli_help((cli_command)command);
-  else if (!strcmp(name, "help") || !strcmp(name, "version"))
+  else if (!strcmp(name, "help") || !strcmp(name, "version") || name[0] == '-')
     cli_help_all();
   else
     return unknown_command(name);

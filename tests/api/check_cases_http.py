@@ -440,7 +440,7 @@ def check_H7_blanks_around_a_value(keyed):
 
 def check_H7_control_characters(keyed):
     data = json.dumps(body_for(CHAT, max_tokens=1)).encode()
-    for key in (b"secret-1\r", b"secret-1\x00", b"secret-1\x0b", b"\x01secret-1", b"secret-1\x7f"):
+    for key in (b"secret-1\r", b"secret-1\x00x", b"secret-1\x00 x", b"secret-1\x0b", b"\x01secret-1", b"secret-1\x7f"):
         sent = b"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\nAuthorization: Bearer %s\r\n\r\n%s"
         status, _, answer = keyed.raw(sent % (len(data), key, data), timeout=10)
         assert status == 400, (key, status, answer)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """`troika chat` as people use it: typed on a terminal of its own, and with lines from a pipe."""
 import contextlib
 import json
@@ -113,7 +114,7 @@ def check_ctrl_c_stops_the_answer():
         time.sleep(0.05)
         t.send("\x03")
         text = t.expect("\n" + PROMPT)
-        assert "[stopped]" in text and time.monotonic() - begun < 3, text
+        assert "[stopped]" in text and time.monotonic() - begun < 10, text
         t.send("/set max-tokens 5\r")
         t.expect("is 5")
         assert len(t.say("Who was on it?").strip().split("\n")) >= 2
@@ -152,7 +153,7 @@ def check_signals():
                     t.expect(LONG)
                     t.expect(" ")
                 os.kill(t.pid, signal.SIGTERM)
-                assert t.wait(5) == 130, t.code
+                assert t.wait(20) == 130, t.code
                 mode = termios.tcgetattr(t.fd)[3]
                 assert mode & termios.ECHO and mode & termios.ICANON, "the terminal is not as it was"
         with Terminal(*GREEDY, folder=d) as t:
@@ -281,7 +282,7 @@ def check_full_context():
             text = t.say("Tell me about the sea.")
             if "troika:" in text:
                 break
-        found = re.search(r"context is full: with this message the chat has (\d+) tokens, and 95 fit", text.replace("\n", " "))
+        found = re.search(r"context is full: the chat with this message has (\d+) tokens, and at most 95 leave", text.replace("\n", " "))
         assert found and int(found[1]) > 95 and "not added" in text and "/undo or /clear" in text and "--context" in text, text
         assert len(saved(t, d)) == 2 * turn and turn >= 1
         t.say("/undo")

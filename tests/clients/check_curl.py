@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 import time
 
-import support_clients  # noqa: F401 - it finds support_server
-import support_server
 from support_clients import (ASK, CUT, FOREVER, KEY, MODEL, TELL, TOO_LONG, Full, all_checks, answers_in_log, busy_server, is_gone,
                              is_running, key_server, middle_of, plain_server, run_checks)
+
+import support_server
 
 CHAT = "/v1/chat/completions"
 GREEDY = {"messages": ASK, "temperature": 0, "max_tokens": 16}

@@ -190,6 +190,8 @@ static void test_smuggling_is_refused(void **state) {
       "Transfer-Encoding: gzip\r\n",
       "Transfer-Encoding: gzip, chunked\r\n",
       "Transfer-Encoding: xchunked\r\n",
+      "Transfer-Encoding: chunked \r\n", /* to the library another coding: without an end */
+      "Transfer-Encoding: chunked\t\r\n",
       "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
       "Transfer-Encoding : chunked\r\n",
       "Content-Length : 5\r\n",
