@@ -150,8 +150,14 @@ static bool end_failed(api_job *job, const troika_event *e) {
   troika_status status = e->finish == TROIKA_FINISH_CANCELLED ? TROIKA_CANCELLED : e->status;
   api_failure_of_status(&job->failure, status ? status : TROIKA_INTERNAL,
                         job->cancelled ? "the server is stopping" : e->error_text);
-  /* A place in the queue can still be lost to another's; all else that fails now is ours. */
-  if (job->failure.status < 500 && (job->failure.status != 429 || job->answer.stream)) {
+  /* A place in the queue can still be lost to another's, and a grammar or a bias can turn out to
+   * leave no token, or to take too long; all else that fails now is ours. */
+  bool theirs = status == TROIKA_LIMIT && e->completion_tokens + e->timings.prefill_ns > 0;
+  if (theirs)
+    snprintf(job->failure.param, sizeof job->failure.param, "%s",
+             job->request.engine.grammar ? "response_format" : "logit_bias");
+  if (job->failure.status < 500 && !theirs &&
+      (job->failure.status != 429 || job->answer.stream)) {
     job->failure.status = 500;
     job->failure.type = api_failure_type_of(500);
   }

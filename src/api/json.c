@@ -93,7 +93,7 @@ bool api_json_integer(const json_t *object, const char *name, int64_t min, int64
   const json_t *value = api_json_field(object, name);
   if (!value) return true;
   double real = json_real_value(value); /* 1.0 is an integer too, as JSON Schema counts */
-  bool whole = json_is_real(value) && real == floor(real) && fabs(real) <= 0x1p53;
+  bool whole = json_is_real(value) && real == floor(real) && fabs(real) < 0x1p53;
   if (!json_is_integer(value) && !whole) return api_json_wrong(name, "an integer", value, failure);
   int64_t v = whole ? (int64_t)real : json_integer_value(value);
   if (v < min || v > max)

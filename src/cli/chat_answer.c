@@ -78,12 +78,15 @@ static void fill_request(const chat *c, const int32_t *tokens, size_t n, troika_
 
 /* --- the answer */
 
-/* What is typed meanwhile is kept for the next line, but not shown in the middle of the answer. */
+/* What is typed meanwhile is kept for the next line, as it is (a Ctrl-D too), but not shown in the
+ * middle of the answer. */
 static bool echo_off(const chat *c, struct termios *before) {
   struct termios quiet;
   if (!c->interactive || tcgetattr(STDIN_FILENO, before)) return false;
   quiet = *before;
-  quiet.c_lflag &= ~(tcflag_t)ECHO;
+  quiet.c_lflag &= ~(tcflag_t)(ECHO | ICANON);
+  quiet.c_cc[VMIN] = 1;
+  quiet.c_cc[VTIME] = 0;
   return !tcsetattr(STDIN_FILENO, TCSANOW, &quiet);
 }
 

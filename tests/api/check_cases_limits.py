@@ -42,7 +42,8 @@ def check_L1_lengths(s):
 
 def check_L1_minus_one_is_until_full(s):
     for path in ENDPOINTS:
-        answer = s.ask(path, body_for(path, max_tokens=-1, ignore_eos=True))[2]
+        long = {"messages": user(" word" * 440)} if path == CHAT else {"prompt": " word" * 480}
+        answer = s.ask(path, body_for(path, max_tokens=-1, ignore_eos=True) | long)[2]
         assert answer["usage"]["total_tokens"] == CONTEXT and answer["choices"][0]["finish_reason"] == "length", answer["usage"]
 
 
@@ -168,9 +169,17 @@ def check_L6_seeds(s):
         drawn = {text_of(s.ask(path, body | {"seed": seed})) for seed in (None, None, None)}
         assert len(drawn) == 3, drawn
         assert len(set(texts.values())) == len(texts), texts
-        for seed in ("42", 1.5, 2.0, True, [1]):
+
+
+def check_L6_seeds_that_are_none(s):
+    for path in ENDPOINTS:
+        body = body_for(path, temperature=1.5, max_tokens=8, ignore_eos=True)
+        for seed in ("42", 1.5, True, [1], {}, 1e300, float(2**53 + 2), -1e19):
             refused(s, path, body | {"seed": seed}, "seed")
         refused(s, path, body | {"seed": 2**63})  # no integer for JSON's reader
+        assert text_of(s.ask(path, body | {"seed": 7.0})) == text_of(s.ask(path, body | {"seed": 7}))  # an integer, as JSON Schema counts
+        inexact = json.dumps(body | {"seed": 7.5}).replace("7.5", f"{2**53 + 1}.0").encode()  # its reader makes 2^53 of it
+        assert s.ask(path, inexact)[0] == 400
 
 
 def check_L7_alone_or_in_company(s):
@@ -259,8 +268,8 @@ def main():
         run_checks([(check, s) for check in (
             check_L1_lengths, check_L1_minus_one_is_until_full, check_L2_longer_than_the_context, check_L2_exactly_the_context,
             check_L3_ends_where_the_context_ends, check_L4_nulls_are_absent, check_L5_chat_logprobs, check_L5_completions_logprobs,
-            check_L5_together_with_tools, check_L6_seeds, check_L7_alone_or_in_company, check_L9_shapes_of_a_prompt,
-            check_L9_empty_prompt, check_L11_keys, check_L11_models)])
+            check_L5_together_with_tools, check_L6_seeds, check_L6_seeds_that_are_none, check_L7_alone_or_in_company,
+            check_L9_shapes_of_a_prompt, check_L9_empty_prompt, check_L11_keys, check_L11_models)])
 
 
 if __name__ == "__main__":

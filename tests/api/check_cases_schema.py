@@ -121,7 +121,7 @@ def check_J4_strict(s):
     closed = object_of({"a": object_of({"b": {"type": "boolean"}})})
     text = text_of(s.ask(CHAT, body_for(CHAT, max_tokens=90, response_format=schema_format(closed, strict=True))))
     jsonschema.validate(json.loads(text), closed)
-    refused(s, CHAT, body_for(CHAT, response_format=schema_format(closed, strict="yes")), "strict")
+    refused(s, CHAT, body_for(CHAT, response_format=schema_format(closed, strict="yes")), "response_format.json_schema.strict")
 
 
 def check_J5_references(s):
@@ -300,12 +300,36 @@ def check_J8_others_go_on(s):
             t.join(30)
 
 
+def check_J8_costly_steps_hold_up_nobody(s):
+    """An ambiguous grammar, each of whose steps is dearer than the one before: others answer as soon as without it."""
+    alone = min(seconds_of(s, body_for(CHAT)) for _ in range(2))
+    source = {"type": "grammar", "syntax": "lark", "definition": 'start: s\ns: s s | s s s | "a" | "a" s | s "a"'}
+    body = body_for(COMPLETIONS, prompt="a", max_tokens=600, stream=True, response_format=source,
+                    logit_bias={str(tokens_of(s, prompt="a")[0]): 60})
+    with s.open_stream(COMPLETIONS, body) as connection:
+        seen, begun = b"", time.monotonic()
+        while seen.count(b"data: ") < 110 and time.monotonic() - begun < 20:
+            more = connection.recv(65536)
+            seen += more
+            if not more or b"[DONE]" in seen:
+                break
+        beside = seconds_of(s, body_for(CHAT))
+    assert beside < max(2, 5 * alone), f"{beside:.1f} s beside it, {alone:.1f} s alone"
+
+
+def seconds_of(s, body):
+    begun = time.monotonic()
+    assert s.ask(CHAT, body)[0] == 200
+    return time.monotonic() - begun
+
+
 def main():
     with Server("--context", "2200", "--parallel", "8") as s:
         run_checks([(check, s) for check in (
             check_J1_pattern_is_kept_or_refused, check_J1_what_cannot_be_kept_is_named, check_J2_patterns_of_tools,
             check_J4_additional_properties, check_J4_strict, check_J5_references, check_J5_recursion, check_J6_blanks_are_bounded,
-            check_J6_weak_model_long_string, check_J7_no_schema_at_all, check_J8_hostile_sources, check_J8_others_go_on)])
+            check_J6_weak_model_long_string, check_J7_no_schema_at_all, check_J8_hostile_sources, check_J8_others_go_on,
+            check_J8_costly_steps_hold_up_nobody)])
 
 
 if __name__ == "__main__":

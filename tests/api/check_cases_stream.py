@@ -234,6 +234,23 @@ def check_S8_model_that_fails():
             assert s.ask("/health")[2] == {"status": "ok", "running": 0, "queued": 0}
 
 
+def check_S8_grammar_that_fails_midway(s):
+    """A source that passes, and whose steps then need more than is allowed."""
+    source = {"type": "grammar", "syntax": "regex", "definition": "(((a{1,1000}){1,1000}){1,1000}){1,1000}"}
+    for path in ENDPOINTS:
+        body = body_for(path, max_tokens=200, stream=True, response_format=source)
+        with s.open_stream(path, body) as connection:
+            connection.settimeout(60)
+            head = connection.recv(12)
+            if head.startswith(b"HTTP/1.1 400"):  # seen before anything was sent: better still
+                continue
+            events, error = check_error_event(head + read_to_end(connection))
+        assert len(events) > 3 and error["message"] and error["type"], events
+        status, headers, answer = s.ask(path, body | {"stream": False})
+        assert status == 400 and answer["error"]["param"] == "response_format" or headers["x-should-retry"] == "false", (status, answer)
+    assert s.ask("/health")[2] == {"status": "ok", "running": 0, "queued": 0}
+
+
 def check_S9_refused_before_the_stream(s):
     wrong = ({"n": 0}, {"n": -1}, {"temperature": 9}, {"stop": [""]}, {"max_tokens": "x"}, {"logit_bias": {"a": 1}},
              {"response_format": {"type": "grammar", "syntax": "regex", "definition": "("}})
@@ -254,7 +271,7 @@ def main():
         shared = [check_S1_characters_over_tokens, check_S1_free_answer, check_S1_choices_apart, check_S2_cut_in_a_character,
                   check_S3_stop_over_tokens, check_S3_what_only_began_is_given_out, check_S3_nothing_is_held_back_for_its_length,
                   check_S6_usage_off, check_S6_usage_on, check_S7_shape_of_chunks, check_S7_official_client,
-                  check_S9_refused_before_the_stream]
+                  check_S8_grammar_that_fails_midway, check_S9_refused_before_the_stream]
         run_checks([(check, s) for check in shared] + [(check_S8_cut_while_it_runs_or_waits,), (check_S8_model_that_fails,)])
 
 

@@ -207,7 +207,7 @@ def check_statuses(s):
         (403, chat, lambda: post(s.port, path, {}, "Origin: http://example.com")),
         (403, models, lambda: raw(s.port, plain("GET", "/v1/models", "Origin: null"))),
         (404, operation_at("/v1/models/{model}", "get"), lambda: raw(s.port, plain("GET", "/v1/models/gpt-9"))),
-        (413, chat, lambda: raw(s.port, plain("POST", path, "Content-Length: 2000000"))),
+        (413, chat, lambda: raw(s.port, plain("POST", path, "Content-Length: 8388609"))),
         (431, models, lambda: raw(s.port, plain("GET", "/v1/models", "X-Long: " + "x" * 33000))),
         (408, chat, lambda: raw(s.port, plain("POST", path, "Content-Length: 10") + b"{")),
     ]
@@ -272,6 +272,68 @@ def check_words():
     names |= set(re.findall(r"--[a-z-]+", json.dumps(DOCUMENT)))
     missing = {name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", words)}
     assert not missing, sorted(missing)
+
+
+def nested(levels):
+    """That many brackets."""
+    return b"[" * levels + b"]" * levels
+
+
+def check_limits(s):
+    """What docs/API.md calls a limit is taken, one more is not."""
+    chat, completions, user = "/v1/chat/completions", "/v1/completions", {"role": "user", "content": "Hi"}
+    form = {"response_format": {"type": "grammar", "syntax": "regex", "definition": "a"}}  # the answer is short
+
+    def message(levels):  # the message is one level, its extra field the others
+        return b'{"max_tokens":0,"messages":[{"role":"user","content":"Hi","x":' + nested(levels - 1) + b"}]}"
+
+    def tools(levels):  # the array, the tool, its function, and what its parameters have
+        return (b'{"max_tokens":0,"messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function","function":{"name":"f",'
+                b'"parameters":' + nested(levels - 3) + b"}}]}")
+
+    def regex(text, syntax="regex"):
+        return {"prompt": "a", "max_tokens": 1, "response_format": {"type": "grammar", "syntax": syntax, "definition": text}}
+
+    def lark(text):
+        return regex("start: " + text, "lark")
+
+    def schema(levels):
+        inner = {} if levels == 1 else {"items": {}}
+        for _ in range(levels - 2):
+            inner = {"items": inner}
+        return {"prompt": "a", "max_tokens": 1, "response_format": {"type": "json_schema", "json_schema": {"schema": inner}}}
+
+    cases = [  # path, field, body of a number, the limit
+        (completions, "n", lambda n: {"prompt": "a", "max_tokens": 1, "n": n}, 128),
+        (completions, "prompt", lambda n: {"prompt": [[1]] * n, "max_tokens": 1, "n": 2}, 64),
+        (completions, "max_tokens", lambda n: {"prompt": "a", "max_tokens": n} | form, 2**32 - 2),
+        (completions, "max_completion_tokens", lambda n: {"prompt": "a", "max_completion_tokens": n} | form, 2**32 - 2),
+        (completions, "stop", lambda n: {"prompt": "a", "max_tokens": 1, "stop": ["x"] * n}, 16),
+        (completions, "stop", lambda n: {"prompt": "a", "max_tokens": 1, "stop": "x" * n}, 256),
+        (completions, "stop", lambda n: {"prompt": "a", "max_tokens": 1, "stop": "\u00e9" * (n // 2) + "x" * (n % 2)}, 256),
+        (completions, "logit_bias", lambda n: {"prompt": "a", "max_tokens": 1, "logit_bias": {str(i): 1 for i in range(n)}}, 1024),
+        (completions, "logprobs", lambda n: {"prompt": "a", "max_tokens": 1, "logprobs": n}, 20),
+        (completions, "repeat_last_n", lambda n: {"prompt": "a", "max_tokens": 1, "repeat_last_n": n}, 1 << 20),
+        (completions, "seed", lambda n: {"prompt": "a", "max_tokens": 1, "seed": n}, 2**63 - 1),
+        (completions, "response_format", lambda n: regex("a" * n + "?"), 128 * 1024 - 1),
+        (completions, "response_format", lambda n: regex("(" * n + "a" + ")" * n), 250),
+        (completions, "response_format", lambda n: lark('"a"' + " " * (n - 10)), 64 * 1024),
+        (completions, "response_format", lambda n: lark("(" * n + '"a"' + ")" * n), 28),
+        (completions, "response_format", lambda n: lark("A0\n" + "\n".join(f'A{i}: "a{i}"' for i in range(n - 1))), 1000),
+        (completions, "response_format", schema, 100),
+        (chat, "messages[0]", message, 100),
+        (chat, "tools", tools, 100),
+        (chat, None, lambda n: b'{"max_tokens":0,"messages":[{"role":"user","content":"Hi"}],"x":' + nested(n - 1) + b"}", 2048),
+        ("/tokenize", "prompt", lambda n: {"prompt": "x" * n}, 4 * 1024 * 1024),
+    ]
+    for path, field, make, limit in cases:
+        assert s.ask(path, make(limit))[0] == 200, (path, field, limit, s.ask(path, make(limit))[2])
+        status, _, answer = s.ask(path, make(limit + 1))
+        wanted = None if field == "seed" else field  # beyond 64 bits it is no JSON that we read
+        assert status == 400 and answer["error"]["param"] == wanted, (path, field, limit, status, answer)
+    for text in ('{"prompt":"a","x":1,"x":1}', '{"prompt":"a","x\\u0000":1}', '{"prompt":"\\ud83d"}', '{"prompt":"a","x":1e999}',
+                 '{"prompt":"a","x":99999999999999999999}', '[]', '', '{"prompt":"a"} x'):
+        assert s.ask(completions, text.encode())[0] == 400, text
 
 
 def check_curl_lines(s):
@@ -339,14 +401,14 @@ def figures(examples, seed=SEED):
     return result.finish()
 
 
-OPTIONS = ("--context", "1024", "--parallel", "8", "--body-max", "1M", "--request-time", "5", "--cors-origin", "http://example.org")
+OPTIONS = ("--context", "1024", "--parallel", "8", "--body-max", "8M", "--request-time", "5", "--cors-origin", "http://example.org")
 
 
 def main():
     if sys.argv[1:2] == ["--report"]:
         sys.exit(figures(*map(int, sys.argv[2:4])))
     with Server(*OPTIONS) as s:
-        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_curl_lines,
+        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_limits, check_curl_lines,
                   check_schemathesis]
         run_checks([(check_valid,), (check_words,)] + [(check, s) for check in shared] + [(check_keys,), (check_draining,)])
 

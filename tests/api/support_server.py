@@ -51,6 +51,9 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+        if self.process.returncode:  # what a sanitizer found at the end, among others
+            self.reader.join(5)
+            raise RuntimeError(f"the server ended with {self.process.returncode}: {''.join(self.log[-60:])}")
 
     def ask(self, path, body=None, timeout=300, headers=None):
         """(status, headers, JSON)"""

@@ -144,6 +144,16 @@ def check_ctrl_c_while_editing():
         assert mode & termios.ECHO and mode & termios.ICANON, "the terminal is not as it was"
 
 
+def check_typed_during_an_answer():
+    with folder() as d, Terminal("--temp", "0", "-n", "40", folder=d) as t:
+        t.send(LONG + "\r")
+        t.expect(LONG)
+        t.expect(" ")
+        t.send("next\r\x04")  # not shown in the answer, then taken in turn
+        text = t.expect("\n" + PROMPT + "next\n")
+        assert "next" not in text[:-6] and t.wait() == 0, text
+
+
 def check_signals():
     with folder() as d:
         for busy in (False, True):
@@ -352,5 +362,6 @@ def check_usage():
 
 if __name__ == "__main__":
     run_checks([(check,) for check in (check_editing_and_history, check_several_lines, check_ctrl_c_stops_the_answer,
-                                       check_ctrl_c_while_editing, check_signals, check_commands, check_save_and_load, check_stats,
-                                       check_full_context, check_pipe, check_plain_terminals, check_usage)])
+                                       check_ctrl_c_while_editing, check_typed_during_an_answer, check_signals, check_commands,
+                                       check_save_and_load, check_stats, check_full_context, check_pipe,
+                                       check_plain_terminals, check_usage)])

@@ -68,9 +68,21 @@ def all_checks(names, *arguments):
     return [(f, *(arguments if f.__code__.co_argcount else ())) for f in checks] + [(check_nothing_left_this_machine,)]
 
 
+class Served(Server):
+    """A server from whose log a sanitizer's finding, also one of its last moments, becomes a failed check."""
+
+    def __exit__(self, *given):
+        super().__exit__(*given)
+        self.reader.join(10)
+        found = [line for line in self.log if re.search(r"Sanitizer|runtime error: |internal error", line)]
+        if found:
+            print(f"not ok server: {found[0].strip()}\n{''.join(self.log)[-8000:]}", flush=True)
+            sys.exit(1)
+
+
 def plain_server():
     """Room for n = 3 and company."""
-    return Server("--context", "2048", "--parallel", "8")
+    return Served("--context", "2048", "--parallel", "8")
 
 
 @contextlib.contextmanager
@@ -79,13 +91,13 @@ def key_server():
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
         file.write(KEY + "\n")
         file.flush()
-        with Server("--context", "1024", "--parallel", "1", "--api-key-file", file.name) as s:
+        with Served("--context", "1024", "--parallel", "1", "--api-key-file", file.name) as s:
             yield s
 
 
 def busy_server():
     """One request runs, one waits, the next is told 429; a waiting stream gets a comment each second."""
-    return Server("--context", "8192", "--parallel", "1", "--queue-max", "1", "--keep-alive", "1")
+    return Served("--context", "8192", "--parallel", "1", "--queue-max", "1", "--keep-alive", "1")
 
 
 class Full:

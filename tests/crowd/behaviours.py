@@ -12,7 +12,7 @@ MANY_TOPS = {"logprobs": True, "top_logprobs": 20}  # 2 KiB and more a token: fi
 
 # --- what an answer must look like
 
-def check_whole(c, answer, known):
+def check_whole(c, answer, known, choices=1):
     """A 200 with the known text, or a 429."""
     c.count(answer)
     if answer.status != 200:
@@ -20,13 +20,16 @@ def check_whole(c, answer, known):
         c.told_to_wait = int(answer.headers["retry-after"])
         return
     a = answer.json()
-    choice = a["choices"][0]
-    text = choice["message"]["content"] if "message" in choice else choice["text"]
-    if known and text != known["text"]:
-        raise Mistake(f"{text!r} instead of {known['text']!r}")
-    if choice["finish_reason"] not in ("stop", "length") or a["usage"]["total_tokens"] != \
-            a["usage"]["prompt_tokens"] + a["usage"]["completion_tokens"]:
-        raise Mistake(f"finish or usage: {answer.body[-300:]!r}")
+    if len(a["choices"]) != choices:
+        raise Mistake(f"{len(a['choices'])} choices instead of {choices}")
+    for choice in a["choices"]:
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        if known and text != known["text"]:
+            raise Mistake(f"{text!r} instead of {known['text']!r}")
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise Mistake(f"finish_reason {choice['finish_reason']!r}")
+    if a["usage"]["total_tokens"] != a["usage"]["prompt_tokens"] + a["usage"]["completion_tokens"]:
+        raise Mistake(f"usage: {a['usage']}")
 
 
 async def read_head_of_stream(c, w):
@@ -74,8 +77,15 @@ async def read_stream(c, w, known=None, events=None):
 
 def long_answer(c, tokens, stream, **more):
     prompt = c.random.choice(["Tell me a long story.", "Count to a thousand.", "Describe the sea.", "List every animal."])
-    return request("POST", CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": c.tokens(tokens),
+    return request("POST", CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens,
                                   "ignore_eos": True, "stream": stream, **more})
+
+
+# What else a request that nobody waits for can hold when it is dropped. With a format it may come to its end early.
+LONG = [{}, {}, {"n": 3}, {"logprobs": True, "top_logprobs": 5}]
+FORMATS = [{"response_format": {"type": "json_object"}},
+           {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {
+               "type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}}}}]
 
 
 # --- the well-behaved
@@ -89,6 +99,29 @@ async def chat(c):
         else:
             check_whole(c, await c.within(w.response()), known)
             w.expect_quiet()
+
+
+async def choices(c):
+    known, n = c.known("chat"), c.random.randint(2, 3)
+    async with Wire(c.port) as w:
+        await w.send(request("POST", CHAT, known["body"] | {"n": n}))
+        check_whole(c, await c.within(w.response()), known, n)
+
+
+async def tokens(c):
+    """There and back, on one connection."""
+    text = "".join(c.random.choice("abc dé, 日\n😀") for _ in range(c.random.randint(1, 200)))
+    async with Wire(c.port) as w:
+        await w.send(request("POST", "/tokenize", {"prompt": text, "add_special_tokens": False}))
+        answer = await c.within(w.response())
+        c.count(answer)
+        if answer.status != 200:
+            raise Mistake(f"/tokenize: {answer.status} {answer.body[:200]!r}")
+        await w.send(request("POST", "/detokenize", {"tokens": answer.json()["tokens"]}))
+        answer = await c.within(w.response())
+        c.count(answer)
+        if answer.status != 200 or answer.json()["prompt"] != text:
+            raise Mistake(f"{text!r} came back as {answer.body[:500]!r}")
 
 
 async def completion(c):
@@ -109,7 +142,7 @@ async def keep_alive(c):
                 await w.send(request("POST", CHAT, known["body"]))
                 check_whole(c, await c.within(w.response()), known)
             else:
-                path = c.random.choice(["/health", "/v1/models"])
+                path = c.random.choice(["/health", "/v1/models", "/metrics", "/openapi.json", "/"])
                 await w.send(request("GET", path))
                 answer = await c.within(w.response())
                 c.count(answer)
@@ -122,6 +155,10 @@ def check_control(answer, path):
     if path == "/missing":
         expect_error(answer, 404)
         return
+    if path in ("/metrics", "/"):
+        if answer.status != 200 or len(answer.body) < 100 or not answer.headers.get("content-type", "").startswith("text/"):
+            raise Mistake(f"{path}: {answer.status} {answer.body[:200]!r}")
+        return
     a = answer.json()
     if answer.status != 200 or (path == "/health" and a["status"] != "ok") or (path == "/v1/models" and a["object"] != "list"):
         raise Mistake(f"{path}: {answer.status} {answer.body[:200]!r}")
@@ -131,7 +168,7 @@ async def pipelining(c):
     """Several requests in one write; answers in their order, each one what was asked for."""
     asked, data = [], b""
     for _ in range(c.random.randint(3, 5)):
-        kind = c.random.choice(["/health", "/v1/models", "/missing", "chat"])
+        kind = c.random.choice(["/health", "/v1/models", "/metrics", "/missing", "chat"])
         known = c.known("chat") if kind == "chat" else None
         asked.append((kind, known))
         data += request("POST", CHAT, known["body"]) if known else request("GET", kind)
@@ -299,7 +336,7 @@ async def garbage(c):
 async def slow_reader(c):
     """A stream whose reader takes a byte each 50 ms, or nothing for seconds; then the rest must be whole, or it leaves."""
     async with Wire(c.port, receive_buffer=4096) as w:
-        await w.send(long_answer(c, c.random.randint(24, 64), True, **MANY_TOPS))
+        await w.send(long_answer(c, c.tokens(c.random.randint(24, 64)), True, **MANY_TOPS))
         events = await read_head_of_stream(c, w)
         if not events:
             return
@@ -381,7 +418,7 @@ async def half_close(c):
     """A closed sending side counts as gone: the connection ends soon, without a whole answer."""
     stream = c.random.random() < 0.5
     async with Wire(c.port) as w:
-        await w.send(long_answer(c, 300, stream))
+        await w.send(long_answer(c, 300, stream, **c.random.choice(LONG)))
         if stream and c.random.random() < 0.7:
             events = await read_head_of_stream(c, w)
             if not events:
@@ -412,7 +449,7 @@ async def disconnect(c):
     """FIN or RST in each stage of a request."""
     stage = c.random.choice(["connect", "line", "headers", "body", "queued", "waiting", "answered", "streaming"])
     stream = stage in ("answered", "streaming")
-    data = long_answer(c, 200, stream or c.random.random() < 0.5)
+    data = long_answer(c, 200, stream or c.random.random() < 0.5, **c.random.choice(LONG + FORMATS))
     body = data.index(b"\r\n\r\n") + 4
     cut = {"connect": 0, "line": c.random.randint(1, 20), "headers": c.random.randint(40, body - 2),
            "body": c.random.randint(body, len(data) - 1)}.get(stage, len(data))
@@ -433,7 +470,8 @@ async def disconnect(c):
 
 # How often each is drawn. Those who ask the engine for something are about half; the slow ones hold their client for seconds.
 WEIGHTS = {
-    chat: 16, completion: 8, keep_alive: 8, pipelining: 6, chunked_upload: 5, expect_continue: 3, head_and_old_version: 2,
+    chat: 16, choices: 3, tokens: 3, completion: 8, keep_alive: 8,
+    pipelining: 6, chunked_upload: 5, expect_continue: 3, head_and_old_version: 2,
     wrong_method: 3, wrong_body: 4, huge_headers: 3, huge_body: 2, smuggling: 3, garbage: 3,
     slow_reader: 5, dead_reader: 1, slowloris: 2, idle: 4, partial_body: 4,
     half_close: 6, half_close_early: 4, disconnect: 14,

@@ -1,9 +1,9 @@
 /* troika_text_rs.h - the C contract of the Rust static library beside this file.
  *
  * Only src/text/template.c and grammar.c call it. No call unwinds, prints or ends the process; a
- * status is a troika_status number. Parsing and rendering run on a thread of their own with a 64 MiB stack,
- * started and joined within the call. An error's text and a rendered text are owned by the caller:
- * troika_rs_text_free, also with {0}.
+ * status is a troika_status number. Parsing and rendering run on a thread of their own with a 64
+ * MiB stack, started and joined within the call. An error's text and a rendered text are owned by
+ * the caller: troika_rs_text_free, also with {0}.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_RUST_TROIKA_TEXT_RS_H

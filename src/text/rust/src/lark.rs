@@ -7,6 +7,7 @@ use crate::{regex, Failure};
 
 const SOURCE_MAX: usize = 64 << 10;
 const NESTING_MAX: usize = 100;
+const ANDS_WEIGHT_MAX: u32 = 20;
 const DEFINITIONS_MAX: usize = 1000;
 const DIRECTIVES: [&str; 3] = ["%ignore", "%import", "%regex"];
 
@@ -51,6 +52,7 @@ pub fn check(source: &str) -> Result<(), Failure> {
     let bytes = source.as_bytes();
     let (mut at, mut line, mut depth, mut nots) = (0, 1, 0usize, 0);
     let (mut definitions, mut optional) = (0, 0);
+    let (mut ands, mut alternatives) = (0u32, 0usize);
     while at < bytes.len() {
         let rest = &bytes[at..];
         let mut taken = 1;
@@ -73,8 +75,11 @@ pub fn check(source: &str) -> Result<(), Failure> {
                 taken = quoted(rest, b'/');
                 let inner = std::str::from_utf8(&rest[..taken]).unwrap_or("");
                 optional += regex::optional_parts(inner);
+                alternatives += inner.matches('|').count();
             }
             b'*' | b'?' | b'+' => optional += 1,
+            b'&' => ands += 1,
+            b'|' => alternatives += 1,
             b'(' | b'[' | b'{' => {
                 depth += 1;
                 optional += (rest[0] != b'(') as usize;
@@ -102,6 +107,13 @@ pub fn check(source: &str) -> Result<(), Failure> {
             return Err(limit(format!("more than {DEFINITIONS_MAX} definitions")));
         }
         at += taken;
+    }
+    // What an intersection multiplies out, see meet.rs.
+    let weight = (ands + 1) * (1 + (alternatives + optional + 1).ilog2());
+    if ands > 0 && weight > ANDS_WEIGHT_MAX {
+        return Err(limit(format!(
+            "{ands} times & among {alternatives} alternatives is too much"
+        )));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod finite;
 mod grammar;
 mod guard;
 mod lark;
+mod meet;
 mod prefill;
 mod python;
 mod regex;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use serde_json::{json, Map, Value};
 
-use crate::{disjoint, finite, regex, Failure};
+use crate::{disjoint, finite, meet, regex, Failure};
 
 pub const NESTING_MAX: usize = 100;
 const NODES_MAX: usize = 50_000;
@@ -171,6 +171,10 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
             "$",
             "requires itself within itself, so that no text can end",
         ));
+    }
+    if !meet::bearable(&out) {
+        let text = "schema at $: too many patterns meet in one string, or too many combinations";
+        return Err(Failure::Limit(text.into()));
     }
     out.insert("x-guidance".into(), options);
     Ok(Value::Object(out))
