@@ -67,7 +67,8 @@ bool api_failure_memory(api_failure *f) {
 
 void api_failure_too_long(api_failure *f, const char *param, uint32_t prompt_tokens,
                           uint32_t context, bool at_least) {
-  api_failure_set(f, param, "the prompt has %s%u tokens, the context holds %u",
+  /* LangChain and LiteLLM look for "prompt is too long", and then trim. */
+  api_failure_set(f, param, "the prompt is too long: it has %s%u tokens, the context holds %u",
                   at_least ? "at least " : "", prompt_tokens, context);
   f->code = "context_length_exceeded";
   f->prompt_tokens = prompt_tokens;

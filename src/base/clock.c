@@ -13,3 +13,9 @@ int64_t clock_real_now(void *unused) {
 int64_t clock_virtual_now(void *clock) {
   return ((clock_virtual *)clock)->now_ns;
 }
+
+int64_t clock_thread_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}

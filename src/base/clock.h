@@ -28,4 +28,7 @@ static inline clock_source clock_of_virtual(clock_virtual *c) {
   return (clock_source){clock_virtual_now, c};
 }
 
+/* CPU time of the calling thread, ns. */
+int64_t clock_thread_now(void);
+
 #endif

@@ -8,6 +8,14 @@
 #include "base/error.h"
 #include "runtime/internal.h"
 
+/* What the steps of one grammar may take of the runtime thread, whose time is everybody's. Usual ones
+ * take 0.03 to 0.15 ms a token; those of an ambiguous grammar grow with the answer, without end. */
+enum { STEPS_NS_ONCE = 100000000, STEPS_NS_TOKEN = 4000000 };
+
+static bool takes_too_long(const request *r) {
+  return r->form_ns > STEPS_NS_ONCE + (int64_t)(r->n - r->prompt_n) * STEPS_NS_TOKEN;
+}
+
 /* The trie of all tokens takes 0.25 s and 25 MB: made when the first grammar is asked for. */
 static troika_status words_of(troika_model *m, const grammar_vocab **out, troika_error *err) {
   troika_status status = TROIKA_OK;
@@ -40,13 +48,25 @@ void constrain_prepare(request *r) {
   if (!r->form || r->allowed_known) return;
   /* A failure leaves a mask of nothing, and constrain_take or the draw says why. */
   r->allowed_known = true;
+  int64_t begun = clock_thread_now();
   troika_status status = grammar_mask(r->form, r->allowed);
   (void)status;
+  r->form_ns += clock_thread_now() - begun;
 }
 
 troika_status constrain_take(request *r, int32_t token, bool *over) {
+  int64_t begun = clock_thread_now();
   troika_status status = grammar_accept(r->form, token);
   r->allowed_known = false;
   *over = !status && grammar_is_over(r->form);
-  return status;
+  r->form_ns += clock_thread_now() - begun;
+  return !status && !*over && takes_too_long(r) ? TROIKA_LIMIT : status;
+}
+
+const char *constrain_failure(const request *r) {
+  if (!r->form) return "logit_bias forbids all that are left";
+  if (*grammar_failure(r->form)) return grammar_failure(r->form);
+  return takes_too_long(r)
+             ? "the grammar's steps take too long (an ambiguous one's grow without end)"
+             : "logit_bias forbids all that the grammar allows";
 }

@@ -84,6 +84,7 @@ typedef struct request {
   grammar *form;     /* NULL: free text */
   uint32_t *allowed; /* the tokens that may come next, a bit each, if allowed_known */
   bool allowed_known;
+  int64_t form_ns; /* CPU time that the grammar's steps have taken */
   bool in_flight, ending;
   const troika_stream *share; /* asked for; looked at once, when the SUBMIT arrives */
   uint32_t behind; /* id of the request whose prompt is waited for; else SCHED_NO_REQUEST */
@@ -199,6 +200,9 @@ void request_free(request *r);
 troika_status constrain_create(troika_model *m, const troika_request *q, request *r,
                                troika_error *err);
 void constrain_prepare(request *r); /* r->allowed, if it is not known yet */
-troika_status constrain_take(request *r, int32_t token, bool *over); /* after the draw */
+/* After the draw. LIMIT: the grammar's steps take too long. */
+troika_status constrain_take(request *r, int32_t token, bool *over);
+/* Why no token may follow: a sentence. */
+const char *constrain_failure(const request *r);
 
 #endif

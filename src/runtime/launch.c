@@ -114,9 +114,8 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
     if (status == TROIKA_NUMERIC)
       snprintf(text, sizeof text, "the model gave no finite logits at position %u", r->n - 1);
     else
-      snprintf(text, sizeof text, "no token may follow at position %u: %s", r->n - 1,
-               r->form && *grammar_failure(r->form) ? grammar_failure(r->form)
-                                                    : "logit_bias forbids all that are left");
+      snprintf(text, sizeof text, "the answer cannot go on at position %u: %s", r->n - 1,
+               constrain_failure(r));
     request_end(rt, r, TROIKA_FINISH_ERROR, status, text);
     return;
   }

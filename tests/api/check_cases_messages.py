@@ -19,7 +19,8 @@ from support_server import Server, run_checks  # noqa: E402
 GREEDY = {"temperature": 0, "max_tokens": 12}
 SMALL = ("--context", "1024", "--parallel", "4")
 ALTERNATE = "Conversation roles must alternate user/assistant/user/assistant/..."
-NO_SYSTEM = """{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ raise_exception('System role not supported') }}
+NO_SYSTEM = """{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}
+{{- raise_exception('System role not supported') }}
 {%- endif %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('""" + ALTERNATE + """') }}{% endif %}
 {{- '<|im_start|>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' + message['content'] | trim + '<|im_end|>\n' }}
 {%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"""
@@ -42,7 +43,8 @@ def history(call=None, answer=None):
     function = {"name": "run", "arguments": '{"command":"date"}'}
     call = {"content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]} if call is None else call
     answer = {"tool_call_id": "c1"} if answer is None else answer
-    return user("What day is it?") + [{"role": "assistant"} | call, {"role": "tool", "content": "Monday"} | answer] + user("Thanks. And now?")
+    called = [{"role": "assistant"} | call, {"role": "tool", "content": "Monday"} | answer]
+    return user("What day is it?") + called + user("Thanks. And now?")
 
 
 def with_arguments(arguments, present=True):
@@ -129,7 +131,8 @@ def check_C4_arguments_are_an_object_for_the_template(tools):
 def check_C5_roles_that_do_not_alternate(plain, alternating):
     system = [{"role": "system", "content": "Be short."}]
     named = [{"role": "user", "name": "planner", "content": "Hello"}, {"role": "user", "name": "coder", "content": "Write it."}]
-    for messages in (system + named, named, system + user("a") + user("b") + user("c"), system + [{"role": "assistant", "content": "a"}] + user("b")):
+    for messages in (system + named, named, system + user("a") + user("b") + user("c"),
+                     system + [{"role": "assistant", "content": "a"}] + user("b")):
         refused(alternating, CHAT, {"messages": messages}, "messages", ALTERNATE)
     assert text_both(alternating, CHAT, {"messages": system + user("Hello")} | GREEDY)[1]
     assert plain.ask(CHAT, {"messages": system + named} | GREEDY)[0] == 200  # a template that does not mind
@@ -192,7 +195,8 @@ def continues(s, messages, expected):
 def check_C9_answer_goes_on(plain, tools, alternating):
     system = [{"role": "system", "content": "Be short."}]
     started = system + user("Capital of France?") + [{"role": "assistant", "content": "The capital is"}]
-    chatml = "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nThe capital is"
+    chatml = "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nCapital of France?<|im_end|>\n"
+    chatml += "<|im_start|>assistant\nThe capital is"
     assert continues(plain, started, chatml).startswith(" ")
     continues(tools, started, chatml)
     continues(alternating, started, "<|im_start|>[INST] Capital of France?[/INST] The capital is")

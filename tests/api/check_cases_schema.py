@@ -12,8 +12,8 @@ import time
 import jsonschema
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from support_cases import (ASK, CHAT, COMPLETIONS, ENDPOINTS, body_for, forced, is_json, joined, refused, schema_format, text_both,  # noqa: E402
-                           text_of, tokens_of, user)
+from support_cases import (ASK, CHAT, COMPLETIONS, ENDPOINTS, body_for, forced, is_json, joined, refused, schema_format,  # noqa: E402
+                           text_both, text_of, tokens_of, user)
 from support_server import Server, run_checks  # noqa: E402
 
 WORDS = user("Give me an example.")
@@ -103,7 +103,8 @@ def check_J4_additional_properties(s):
     assert re.search(r'"extra":\s*(true|false)', answers[2]), answers
     refuses(s, {"type": "object", "properties": known, "required": ["a", "extra"], "additionalProperties": False}, "extra")
     for seed in range(3):
-        value = value_of(s, {"type": "object", "properties": known, "additionalProperties": False}, temperature=1.5, seed=seed, max_tokens=90)
+        closed = {"type": "object", "properties": known, "additionalProperties": False}
+        value = value_of(s, closed, temperature=1.5, seed=seed, max_tokens=90)
         assert set(value) <= {"a"}, value
 
 

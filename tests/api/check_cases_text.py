@@ -7,7 +7,8 @@ import sys
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from support_cases import CHAT, COMPLETIONS, ENDPOINTS, Templated, body_for, prompt_text, refused, text_of, tokens_of, user  # noqa: E402
+from support_cases import (CHAT, COMPLETIONS, ENDPOINTS, Templated, body_for, prompt_text, schema_format, text_of,  # noqa: E402
+                           tokens_of, user)
 from support_server import Server, run_checks  # noqa: E402
 
 API_MD = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "API.md"
@@ -22,8 +23,8 @@ def prompt_tokens(s, path, body):
 
 def check_T7_template_and_add_bos(gemma):
     """The template writes a begin token, and the tokenizer would put one before every text: one of them is enough."""
-    conversations = [user("hi"), [{"role": "system", "content": "s"}] + user("hi"), user("a") + [{"role": "assistant", "content": "b"}] + user("c"),
-                     user("a") + [{"role": "assistant", "content": "b"}]]
+    answer = [{"role": "assistant", "content": "b"}]
+    conversations = [user("hi"), [{"role": "system", "content": "s"}] + user("hi"), user("a") + answer + user("c"), user("a") + answer]
     for messages in conversations:
         tokens = tokens_of(gemma, messages=messages)
         assert tokens[0] == BOS and tokens.count(BOS) == 1, tokens
@@ -57,11 +58,12 @@ def check_T7_rendered_by_the_client(gemma):
 
 
 def check_T8_bytes_that_are_no_utf8(s):
-    wrong = (b"\xc4\xe3", b"\xc4\xe3\xba\xc3", b"caf\xe9", b"\x80", b"\xff", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xed\xa0\xbd\xed\xb8\x80", b"\xf4\x90\x80\x80",
-             b"\xf0\x9f\x98", b"\xe6\x97")
+    wrong = (b"\xc4\xe3", b"\xc4\xe3\xba\xc3", b"caf\xe9", b"\x80", b"\xff", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xed\xa0\xbd\xed\xb8\x80",
+             b"\xf4\x90\x80\x80", b"\xf0\x9f\x98", b"\xe6\x97")
     for bad in wrong:
         for path, body in ((CHAT, b'{"messages":[{"role":"user","content":"a%s"}]}'), (COMPLETIONS, b'{"prompt":"a%s"}'),
-                           (CHAT, b'{"messages":[{"role":"user","content":"a"}],"%s":1}'), (COMPLETIONS, b'{"prompt":"a","stop":"%s","stream":true}'),
+                           (CHAT, b'{"messages":[{"role":"user","content":"a"}],"%s":1}'),
+                           (COMPLETIONS, b'{"prompt":"a","stop":"%s","stream":true}'),
                            ("/tokenize", b'{"prompt":"%s"}'), (CHAT, b'%s')):
             status, headers, answer = s.ask(path, body % bad)
             assert status == 400 and headers["Content-Type"] == "application/json", (bad, path, status)
@@ -124,14 +126,16 @@ def check_T10_errors_echo_no_raw_bytes(s):
               {"messages": user("x"), "stop": [nasty * 20]}, {"messages": user("x"), "response_format": {"type": nasty}},
               {"messages": user("x"), "logit_bias": {nasty: 1}}, {"messages": user("x"), "tool_choice": nasty}, {"messages": nasty},
               {"messages": user("x"), "model": 1, nasty: 2}, {"messages": user("x"), "temperature": nasty},
-              {"messages": user("x"), "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": nasty}}}},
-              {"messages": user("x"), "response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {nasty: nasty}}}}},
-              {"messages": user("x"), "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "(" + nasty}}}},
+              {"messages": user("x"), "response_format": schema_format({"type": nasty})},
+              {"messages": user("x"), "response_format": schema_format({"properties": {nasty: nasty}})},
+              {"messages": user("x"), "response_format": schema_format({"type": "string", "pattern": "(" + nasty})},
               {"messages": user("x"), "response_format": {"type": "grammar", "syntax": "regex", "definition": "(" + nasty}},
               {"messages": user("x"), "response_format": {"type": "grammar", "syntax": "lark", "definition": nasty}}]
+    broken = [b"{\xff\xfe\x00\x01}", b'{"a":"\x01"}', b'{"\xe2\x80\xae":}', b'{"a" 1}\x7f']
     raw = [b"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
-           for data in [json.dumps(body).encode() for body in bodies] + [b"{\xff\xfe\x00\x01}", b'{"a":"\x01"}', b'{"\xe2\x80\xae":}', b'{"a" 1}\x7f']]
-    raw += [b"GET /v1/models/%s HTTP/1.1\r\nHost: t\r\n\r\n" % name for name in (b"%FF%FE", b"%0d%0aX:%20y", b"%1b[31m", b"%E2%80%AE", b"%00", b"a" * 5000)]
+           for data in [json.dumps(body).encode() for body in bodies] + broken]
+    raw += [b"GET /v1/models/%s HTTP/1.1\r\nHost: t\r\n\r\n" % name
+            for name in (b"%FF%FE", b"%0d%0aX:%20y", b"%1b[31m", b"%E2%80%AE", b"%00", b"a" * 5000)]
     raw += [b"GET /%s HTTP/1.1\r\nHost: t\r\n\r\n" % name for name in (b"%ff%c3", b"%0a%0d", b"\xc4\xe3", b"%22%5c", "é".encode() * 200)]
     for sent in raw:
         status, headers, answer = s.raw(sent)
@@ -149,7 +153,8 @@ def check_T10_errors_echo_no_raw_bytes(s):
 
 
 def main():
-    with Server("--context", "256", "--parallel", "32") as s, Templated("turns", "--model", "gemma3", "--context", "256", "--parallel", "2") as gemma:
+    with (Server("--context", "256", "--parallel", "32") as s,
+          Templated("turns", "--model", "gemma3", "--context", "256", "--parallel", "2") as gemma):
         run_checks([(check_T7_template_and_add_bos, gemma), (check_T7_raw_text, gemma, s), (check_T7_rendered_by_the_client, gemma),
                     (check_T8_bytes_that_are_no_utf8, s), (check_T9_lone_surrogates, s), (check_T9_documented,),
                     (check_T10_two_hundred_wild_answers, s), (check_T10_errors_echo_no_raw_bytes, s)])

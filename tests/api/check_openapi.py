@@ -274,6 +274,47 @@ def check_words():
     assert not missing, sorted(missing)
 
 
+BODIES = {"/v1/completions": ("CompletionRequest", {"prompt": "One, two,", "max_tokens": 1}),
+          "/v1/chat/completions": ("ChatRequest", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "logprobs": True})}
+SLOW = {"n", "best_of", "max_tokens", "max_completion_tokens"}  # check_limits has them
+
+
+def fields(name):
+    """{name: schema} of a request body, those of both kinds included."""
+    schema, found = DOCUMENT["components"]["schemas"][name], {}
+    for part in schema["allOf"]:
+        found |= resolve(part)["properties"]
+    return found
+
+
+def check_ranges(s):
+    """Each number may be as small and as large as it says, and no more; null is taken where it says so, and nowhere else."""
+    count = 0
+    for path, (name, body) in BODIES.items():
+        for field, schema in fields(name).items():
+            if field != "prompt" and field != "messages":
+                assert s.ask(path, body | {field: None} | {"max_tokens": 1})[0] == 200, (path, field, None)
+            if "minimum" not in schema or field in SLOW:
+                continue
+            step = 1 if "integer" in schema["type"] else 0.005
+            for value, wanted in ((schema["minimum"], 200), (schema["maximum"], 200), (schema["minimum"] - step, 400),
+                                  (schema["maximum"] + step, 400)):
+                status, _, answer = s.ask(path, body | {field: value})
+                assert status == wanted, (path, field, value, answer)
+                count += 1
+        assert s.ask(path, {k: v for k, v in body.items() if k not in ("prompt", "messages")})[0] == 400, path
+    assert count >= 70, count
+
+
+def check_defaults(s):
+    """A field with its default is the same as the field left out: many tokens drawn at random agree."""
+    for path, (name, body) in BODIES.items():
+        defaults = {field: schema["default"] for field, schema in fields(name).items() if "default" in schema and field not in body}
+        assert len(defaults) >= 12, defaults
+        plainly, fully = (s.ask(path, more | body | {"seed": 7, "max_tokens": 24}) for more in ({}, defaults))
+        assert plainly[0] == fully[0] == 200 and plainly[2]["choices"] == fully[2]["choices"], (plainly, fully)
+
+
 def nested(levels):
     """That many brackets."""
     return b"[" * levels + b"]" * levels
@@ -408,8 +449,8 @@ def main():
     if sys.argv[1:2] == ["--report"]:
         sys.exit(figures(*map(int, sys.argv[2:4])))
     with Server(*OPTIONS) as s:
-        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_limits, check_curl_lines,
-                  check_schemathesis]
+        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_ranges, check_defaults,
+                  check_limits, check_curl_lines, check_schemathesis]
         run_checks([(check_valid,), (check_words,)] + [(check, s) for check in shared] + [(check_keys,), (check_draining,)])
 
 

@@ -20,7 +20,7 @@ TOKENS, CHOICES = 2, 2
 REFUSALS = [(re.compile(pattern), why) for pattern, why in (
     (r"^the body is not JSON: .*(too big (negative )?integer|real number overflow|NUL byte in object key)", "a limit of JSON in fields that nobody knows"),
     (r"^a stop string has 1 to 256 bytes", "a schema counts characters"),
-    (r"^the prompt has (at least )?\d+ tokens, the context holds \d+$", "the context is the model's"),
+    (r"^the prompt is too long: it has (at least )?\d+ tokens, the context holds \d+$", "the context is the model's"),
 )]
 FORM = re.compile(r"response_format|grammar|schema|keyword|regex|lark|pattern", re.IGNORECASE)
 

@@ -352,11 +352,11 @@ static void test_writing(void **state) {
   api_failure f;
   api_failure_too_long(&f, "messages", 9000, 8192, false);
   api_failure_write(&f, &b);
-  assert_string_equal(
-      b.data,
-      "{\"error\":{\"message\":\"the prompt has 9000 tokens, the context holds 8192\","
-      "\"type\":\"invalid_request_error\",\"param\":\"messages\",\"code\":"
-      "\"context_length_exceeded\",\"n_prompt_tokens\":9000,\"n_ctx\":8192}}");
+  assert_string_equal(b.data,
+                      "{\"error\":{\"message\":\"the prompt is too long: it has 9000 tokens, the "
+                      "context holds 8192\","
+                      "\"type\":\"invalid_request_error\",\"param\":\"messages\",\"code\":"
+                      "\"context_length_exceeded\",\"n_prompt_tokens\":9000,\"n_ctx\":8192}}");
   bytes_free(&b);
 }
 

@@ -187,6 +187,27 @@ static void nothing_is_left(void **state) {
   assert_memory_equal(a.text, "x", 1);
 }
 
+/* Each step of an ambiguous grammar takes longer than the one before, on the thread that all share:
+ * it ends with an error after a bounded time. */
+static void costly_steps_end_the_answer(void **state) {
+  (void)state;
+  int32_t tokens[64], letter[8];
+  static engine_answer a;
+  troika_request q = ask(ASK("Hi!"), tokens, 64, TROIKA_GRAMMAR_LARK,
+                         "start: s\ns: s s | s s s | \"a\" | \"a\" s | s \"a\"");
+  troika_token_bias bias[1];
+  assert_int_equal(engine_tokens(&e, "a", letter, 8), 1);
+  bias[0] = (troika_token_bias){letter[0], 60};
+  q.bias = bias;
+  q.bias_n = 1;
+  q.max_tokens = 900;
+  engine_ask(&e, &q, &a);
+  assert_int_equal(a.end.finish, TROIKA_FINISH_ERROR);
+  assert_int_equal(a.end.status, TROIKA_LIMIT);
+  assert_non_null(strstr(a.error, "too"));
+  printf("  after %u tokens: %s\n", a.n, a.error);
+}
+
 /* The prompt of several choices is computed once, and each is what it would be alone. */
 static void choices_share_their_prompt(void **state) {
   (void)state;
@@ -256,6 +277,7 @@ int main(void) {
       cmocka_unit_test(same_in_company),
       cmocka_unit_test(wrong_grammars_are_refused),
       cmocka_unit_test(nothing_is_left),
+      cmocka_unit_test(costly_steps_end_the_answer),
       cmocka_unit_test(choices_share_their_prompt),
       cmocka_unit_test(a_cancelled_first_choice_holds_nobody_up),
   };

@@ -278,7 +278,7 @@ impl<'a> Rewriter<'a> {
             "prefixItems" | "anyOf" | "allOf" => self.listed(value, &at)?,
             "oneOf" => return self.one_of(parts, map, value, &at),
             "$ref" => self.reference(value, &at)?,
-            "required" => names(value, &at)?,
+            "required" => required(map, value, &at)?,
             "minProperties" | "maxProperties" => properties_count(map, key, value, &at)?,
             "minItems" | "maxItems" | "minLength" | "maxLength" => count(value, &at)?,
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
@@ -539,6 +539,24 @@ fn types(value: &Value, at: &str) -> Result<Value, Failure> {
         ));
     }
     Ok(value.clone())
+}
+
+/// A name that must be there and cannot be is what is wrong, not that no text can end.
+fn required(map: &Map<String, Value>, value: &Value, at: &str) -> Result<Value, Failure> {
+    let made = names(value, at)?;
+    let closed = map.get("additionalProperties") == Some(&Value::Bool(false))
+        && !map.contains_key("patternProperties");
+    let named = map.get("properties").and_then(Value::as_object);
+    let mut asked = made.as_array().into_iter().flatten();
+    let missing = asked.find(|n| !named.is_some_and(|m| n.as_str().is_some_and(|k| m.contains_key(k))));
+    match missing {
+        Some(name) if closed => {
+            let short: String = name.as_str().unwrap_or("").chars().take(64).collect();
+            let text = format!("{} is not among properties, and no other may come", Value::from(short));
+            Err(invalid(at, &text))
+        }
+        _ => Ok(made),
+    }
 }
 
 fn names(value: &Value, at: &str) -> Result<Value, Failure> {
