@@ -156,8 +156,7 @@ static bool end_failed(api_job *job, const troika_event *e) {
   if (theirs)
     snprintf(job->failure.param, sizeof job->failure.param, "%s",
              job->request.engine.grammar ? "response_format" : "logit_bias");
-  if (job->failure.status < 500 && !theirs &&
-      (job->failure.status != 429 || job->answer.stream)) {
+  if (job->failure.status < 500 && !theirs && (job->failure.status != 429 || job->answer.stream)) {
     job->failure.status = 500;
     job->failure.type = api_failure_type_of(500);
   }

@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "runtime/internal.h"
 
-/* What the steps of one grammar may take of the runtime thread, whose time is everybody's. Usual ones
- * take 0.03 to 0.15 ms a token; those of an ambiguous grammar grow with the answer, without end. */
+/* What the steps of one grammar may take of the runtime thread, whose time is everybody's. Usual
+ * ones take 0.03 to 0.15 ms a token; those of an ambiguous grammar grow with the answer, without
+ * end. */
 enum { STEPS_NS_ONCE = 100000000, STEPS_NS_TOKEN = 4000000 };
 
 static bool takes_too_long(const request *r) {

@@ -3,9 +3,9 @@
 # ctest: slow
 """docs/openapi.json is what the server serves, names all that it answers, and says the truth: schemathesis tries to refute it.
 
-    check_openapi.py                       as a test
+    check_openapi.py                            as a test
     check_openapi.py --report EXAMPLES [SEED]   schemathesis alone, with so many examples for each operation; writes
-                                           build/reports/openapi.json
+                                                build/reports/openapi.json
 """
 import copy
 import json

@@ -18,9 +18,9 @@ TOKENS, CHOICES = 2, 2
 
 # What a valid body may still be refused for: (what the message says, why the description cannot say it).
 REFUSALS = [(re.compile(pattern), why) for pattern, why in (
-    (r"^the body is not JSON: .*(too big (negative )?integer|real number overflow|NUL byte in object key)", "a limit of JSON in fields that nobody knows"),
+    (r"^the body is not JSON: .*(too big (negative )?integer|real number overflow|NUL byte in object key)",
+     "a limit of JSON in fields that nobody knows"),
     (r"^a stop string has 1 to 256 bytes", "a schema counts characters"),
-    (r"^the prompt is too long: it has (at least )?\d+ tokens, the context holds \d+$", "the context is the model's"),
 )]
 FORM = re.compile(r"response_format|grammar|schema|keyword|regex|lark|pattern", re.IGNORECASE)
 
@@ -94,6 +94,8 @@ excused = collections.Counter()
 
 
 def reason(error):
+    if error["code"] == "context_length_exceeded":
+        return "the context is the model's"
     for pattern, why in REFUSALS:
         if pattern.search(error["message"]):
             return why

@@ -48,6 +48,7 @@ static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static http_exchange *waiting[4096]; /* a ring: more than connections */
 static size_t waiting_head, waiting_n;
 static bool room;
+static http_exchange *busy_with; /* the worker, now */
 
 static void answer_text(http_exchange *x, unsigned status, const char *text) {
   bytes_buffer body;
@@ -123,6 +124,7 @@ static void *worker_main(void *context) {
     waiting_head = (waiting_head + 1) % (sizeof waiting / sizeof *waiting);
     waiting_n--;
     room = false;
+    busy_with = x;
     pthread_mutex_unlock(&lock);
     switch (http_path(x)[1]) {
       case 's':
@@ -137,6 +139,9 @@ static void *worker_main(void *context) {
       default:
         answer_text(x, 200, "whole");
     }
+    pthread_mutex_lock(&lock);
+    busy_with = NULL;
+    pthread_mutex_unlock(&lock);
     http_exchange_release(x);
   }
   return context;
@@ -309,6 +314,22 @@ static void look_after(size_t most) {
   }
 }
 
+/* Who could be to blame, for whoever reads the log. */
+static void say_state(const char *asked, const char *answer) {
+  pthread_mutex_lock(&lock);
+  fprintf(
+      stderr,
+      "http_bytes: no answer to %s, only \"%s\"; %u connections, %u exchanges, %zu pending; the "
+      "worker has %zu more, room %d, and is busy with %s %s (gone %d)\n",
+      asked, answer, http_server_connections(server), http_server_exchanges(server), pending_n,
+      waiting_n, room, busy_with ? http_method(busy_with) : "nothing",
+      busy_with ? http_path(busy_with) : "", busy_with && http_gone(busy_with));
+  pthread_mutex_unlock(&lock);
+  for (size_t i = 0; i < pending_n; i++)
+    fprintf(stderr, "pending: %zu bytes came to \"%.*s\"\n", pending[i].answers_len,
+            (int)pending[i].input_len, pending[i].input);
+}
+
 /* A well-formed request on a connection of its own is answered whatever went on before. */
 static void check_served(unsigned number) {
   static const char *const asked[] = {"/now", "/whole", "/stream", "/now"};
@@ -323,7 +344,9 @@ static void check_served(unsigned number) {
   CHECK(send(c.fd, request, (size_t)len, MSG_NOSIGNAL) == len);
   for (answer[0] = 0; !strstr(answer, wanted[number % 4]); answer[n] = 0) {
     struct pollfd p = {.fd = c.fd, .events = POLLIN};
-    CHECK(poll(&p, 1, END_MS) == 1);
+    int news_n = poll(&p, 1, END_MS);
+    if (news_n != 1) say_state(asked[number % 4], answer);
+    CHECK(news_n == 1);
     ssize_t got = recv(c.fd, answer + n, 8191 - n, 0);
     CHECK(got > 0);
     n += (size_t)got;
