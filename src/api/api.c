@@ -254,7 +254,11 @@ troika_status api_open(const api_options *options, api **out, troika_error *err)
   read_facts(a);
   json_object_seed(0); /* before threads use it */
   troika_status status = api_access_open(options->keys, options->origins, &a->access, err);
-  api_pool_options pool = {options->workers, api_job_step, api_job_finish};
+  api_pool_options pool = {.workers = options->workers,
+                           .step = api_job_step,
+                           .finish = api_job_finish,
+                           .gather = http_wakes_hold,
+                           .release = http_wakes_release};
   if (!status) status = api_pool_open(&pool, &a->pool, err);
   if (status) {
     api_access_close(&a->access);

@@ -94,11 +94,24 @@ static void remove_locked(api_pool *p, api_pool_item *item) {
   if (item->down) item->down->up = item->up;
 }
 
+/* Ends a row of steps; the lock is let go meanwhile, so there may be news afterwards. */
+static void end_row(api_pool *p, bool *in_row) {
+  *in_row = false;
+  if (!p->options.release) return;
+  pthread_mutex_unlock(&p->lock);
+  p->options.release();
+  pthread_mutex_lock(&p->lock);
+}
+
 /* The next item that this worker may take; NULL when the pool stops. */
-static api_pool_item *take(api_pool *p) {
+static api_pool_item *take(api_pool *p, bool *in_row) {
   for (;;) {
     api_pool_item *item = pop(&p->running);
     p->taken_ns = clock_real_now(NULL);
+    if (!item && *in_row) {
+      end_row(p, in_row);
+      continue;
+    }
     if (!item && p->starting + 1 < p->threads_n && (item = pop(&p->fresh))) p->starting++;
     if (item || p->stopping) return item;
     p->stepping--;
@@ -110,11 +123,14 @@ static api_pool_item *take(api_pool *p) {
 static void *worker_main(void *context) {
   api_pool *p = context;
   api_pool_item *item;
+  bool in_row = false;
   os_thread_name("api");
   pthread_mutex_lock(&p->lock);
   p->stepping++;
-  while ((item = take(p))) {
+  while ((item = take(p, &in_row))) {
     bool first = !item->started;
+    if (!first && !in_row && p->options.gather) p->options.gather();
+    in_row = in_row || !first;
     item->started = true;
     item->state = RUNNING;
     if (first) p->stepping--;
@@ -129,6 +145,7 @@ static void *worker_main(void *context) {
     }
     if (over) {
       remove_locked(p, item);
+      if (in_row) end_row(p, &in_row); /* finishing may wait for the engine */
       pthread_mutex_unlock(&p->lock);
       p->options.finish(item);
       pthread_mutex_lock(&p->lock);

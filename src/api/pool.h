@@ -31,6 +31,10 @@ typedef struct api_pool_options {
   unsigned workers;                    /* >= 2 */
   bool (*step)(api_pool_item *item);   /* true: over */
   void (*finish)(api_pool_item *item); /* after the last step; frees it */
+  /* Steps of running jobs come in rows: `gather` on a worker's thread before a row, `release` after
+   * it, for what is better done once. May be NULL. */
+  void (*gather)(void);
+  void (*release)(void);
 } api_pool_options;
 
 troika_status api_pool_open(const api_pool_options *options, api_pool **out, troika_error *err);

@@ -82,17 +82,54 @@ bytes_view http_query(const http_exchange *x, const char *name) {
 }
 
 /* Under the lock: the HTTP thread looks at this exchange again. */
-static void wake_connection(http_exchange *x) {
+static void resume(http_exchange *x) {
   if (!x->suspended) return;
   x->suspended = false;
   MHD_resume_connection(x->connection);
+}
+
+/* What this thread has put off, each held once. */
+enum { HELD_MAX = 64 };
+static _Thread_local struct {
+  bool holding;
+  unsigned n;
+  http_exchange *x[HELD_MAX];
+} wakes;
+
+/* The same, now or when the thread lets its wakes go. */
+static void wake_connection(http_exchange *x) {
+  if (!x->suspended) return;
+  if (!wakes.holding || wakes.n == HELD_MAX) {
+    resume(x);
+    return;
+  }
+  for (unsigned i = 0; i < wakes.n; i++)
+    if (wakes.x[i] == x) return;
+  http_exchange_hold(x);
+  wakes.x[wakes.n++] = x;
+}
+
+void http_wakes_hold(void) {
+  wakes.holding = true;
+}
+
+void http_wakes_release(void) {
+  wakes.holding = false;
+  for (unsigned i = 0; i < wakes.n; i++) {
+    http_exchange *x = wakes.x[i];
+    pthread_mutex_lock(&x->lock);
+    resume(x);
+    pthread_mutex_unlock(&x->lock);
+    http_exchange_release(x);
+  }
+  wakes.n = 0;
 }
 
 void exchange_mark_gone(http_exchange *x) {
   pthread_mutex_lock(&x->lock);
   bool news = !x->gone;
   x->gone = true;
-  wake_connection(x);
+  resume(x);
   if (news && x->notify) x->notify(x->notify_context);
   pthread_mutex_unlock(&x->lock);
 }

@@ -102,6 +102,12 @@ size_t http_stream_write(http_exchange *x, const char *data, size_t len);
  * that the client knows. */
 void http_stream_end(http_exchange *x, bool broken);
 
+/* Between the two, what this thread answers and writes is handed over but the HTTP thread is not
+ * woken for it; release wakes it once for all of it. For a thread that serves many streams in a
+ * row. Not nested. */
+void http_wakes_hold(void);
+void http_wakes_release(void);
+
 /* True once the client is gone: nothing answered from now on reaches anyone. */
 bool http_gone(http_exchange *x);
 /* notify is called, from the HTTP or watch thread under the exchange's lock, when the client has

@@ -108,6 +108,8 @@ struct troika_stream {
   emit *text;             /* client's thread: turns tokens into text the same way */
   uint32_t read;          /* records handed out */
   bool flushed;
+  struct troika_stream *news_next; /* the runtime thread's: in its list of those to be told */
+  bool has_news;
   pthread_mutex_t lock; /* guards what follows, and the records */
   pthread_cond_t changed;
   uint32_t written;
@@ -163,6 +165,7 @@ struct troika_runtime {
   request *queue_first, *queue_last;
   uint32_t queued;
   message *closing; /* streams to let go of when their request has ended */
+  troika_stream *news; /* streams whose clients are to be told, once the next launch is on its way */
   uint32_t next_id;
   launch flight; /* one at a time today */
   sched_memory memory;
@@ -190,6 +193,7 @@ void launch_complete(troika_runtime *rt, const device_completion *completion);
 /* loop.c */
 void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
                  const char *text);
+void stream_has_news(troika_runtime *rt, troika_stream *s);
 request *request_by_id(troika_runtime *rt, uint32_t id);
 
 /* stream.c */

@@ -85,7 +85,7 @@ void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n) {
 }
 
 /* A token for the client; NULL record's end otherwise. */
-static void add_record(request *r, const sample_result *result) {
+static void add_record(troika_runtime *rt, request *r, const sample_result *result) {
   troika_stream *s = r->stream;
   pthread_mutex_lock(&s->lock);
   r->records[s->written] = (record){result->token, result->logprob, result->top_n};
@@ -93,9 +93,8 @@ static void add_record(request *r, const sample_result *result) {
     memcpy(r->tops + (size_t)s->written * r->params.top_logprobs, result->top,
            result->top_n * sizeof *result->top);
   s->written++;
-  pthread_cond_signal(&s->changed);
   pthread_mutex_unlock(&s->lock);
-  if (s->options.wake) s->options.wake(s->options.wake_context);
+  stream_has_news(rt, s);
 }
 
 static void take_token(troika_runtime *rt, request *r, float *logits) {
@@ -129,7 +128,7 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
   r->tokens[r->n++] = result.token;
   bytes_view unused;
   bool stop = emit_push(r->stops, tokenizer_piece(t, result.token, false), &unused);
-  add_record(r, &result);
+  add_record(rt, r, &result);
   if (stop || over)
     request_end(rt, r, TROIKA_FINISH_STOP, TROIKA_OK, "");
   else if (r->n == r->prompt_n + r->max_new)

@@ -67,6 +67,27 @@ static void count_end(troika_runtime *rt, const request *r, troika_finish finish
   pthread_mutex_unlock(&rt->stats_lock);
 }
 
+void stream_has_news(troika_runtime *rt, troika_stream *s) {
+  if (s->has_news) return;
+  s->has_news = true;
+  s->news_next = rt->news;
+  rt->news = s;
+}
+
+/* All at once, after the next launch has begun: a launch gives news to each of its streams, and
+ * waking their readers one by one in between would hold it up and wake each reader for itself. */
+static void tell_news(troika_runtime *rt) {
+  while (rt->news) {
+    troika_stream *s = rt->news;
+    rt->news = s->news_next;
+    s->has_news = false;
+    pthread_mutex_lock(&s->lock);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (s->options.wake) s->options.wake(s->options.wake_context);
+  }
+}
+
 /* After this the request belongs to the client's thread. */
 void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
                  const char *text) {
@@ -90,9 +111,8 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
       .prefill_ns = r->start_ns ? (r->first_ns ? r->first_ns : now) - r->start_ns : 0,
       .decode_ns = r->first_ns ? r->last_ns - r->first_ns : 0};
   s->ended = true;
-  pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->lock);
-  if (s->options.wake) s->options.wake(s->options.wake_context);
+  stream_has_news(rt, s);
 }
 
 static void close_stream(troika_runtime *rt, troika_stream *s);
@@ -153,6 +173,7 @@ static void close_stream(troika_runtime *rt, troika_stream *s) {
     rt->closing = &s->close_letter;
     return;
   }
+  tell_news(rt); /* it is gone once it is detached */
   pthread_mutex_lock(&s->lock);
   s->detached = true;
   pthread_cond_broadcast(&s->changed);
@@ -317,6 +338,7 @@ void *runtime_main(void *runtime) {
     size_t n = decide(rt, &wake_ns);
     apply(rt, n);
     if (rt->closing) retry_closing(rt);
+    tell_news(rt);
     for (uint32_t i = 0; i < rt->parallel; i++) /* the devices are busy meanwhile */
       if (rt->places[i]) constrain_prepare(rt->places[i]);
     update_stats(rt);

@@ -54,7 +54,7 @@ static void *poster(void *context) {
 
 static void test_no_news_is_lost(void **state) {
   (void)state;
-  api_pool_options options = {WORKERS, step, finish};
+  api_pool_options options = {.workers = WORKERS, .step = step, .finish = finish};
   assert_int_equal(api_pool_open(&options, &pool, NULL), TROIKA_OK);
   for (int round = 0; round < JOBS; round += 20) {
     pthread_t threads[20];
@@ -96,7 +96,7 @@ static bool slow_step(api_pool_item *item) {
 static void test_first_steps_leave_a_worker(void **state) {
   (void)state;
   static slow_job slow[12], fast;
-  api_pool_options options = {WORKERS, slow_step, finish};
+  api_pool_options options = {.workers = WORKERS, .step = slow_step, .finish = finish};
   assert_int_equal(api_pool_open(&options, &pool, NULL), TROIKA_OK);
   api_pool_add(pool, &fast.item);
   usleep(20000);

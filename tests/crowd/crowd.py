@@ -36,10 +36,10 @@ FINDING = re.compile(r"ERROR: (?:Address|Leak)Sanitizer|runtime error: |WARNING:
 QUESTIONS = ["Name three colours.", "What is the capital of France?", "Say hello.", "Why is the sky blue?", "Count to five.",
              "What do cats eat?"]
 BEGINNINGS = ["Once upon a time", "The sea is", "One, two, three,"]
-# The heap is not flat under 200 clients: which thread serves whom is chance, and glibc's arenas keep what a burst of bodies (1 MiB) and
-# rings (64 KiB) needed. Measured: -0.6 to 0.7 MiB, in one minute as in ten. 4 MiB are 1 KiB for each request of the last two thirds of a
-# minute, or 140 bytes in ten; smaller leaks are AddressSanitizer's.
-GROWTH_MIB = 4
+# The heap is not flat under 200 clients: which thread serves whom is chance, and glibc's arenas keep what a burst of bodies (1 MiB), rings
+# (64 KiB), templates and grammars needed. Measured: up to 1.2 MiB in one minute and 5.6 in ten, while the same requests one after another
+# are flat. 8 MiB are 2 KiB for each request of the last two thirds of a minute, or 280 bytes in ten; smaller leaks are AddressSanitizer's.
+GROWTH_MIB = 8
 
 
 class Server:
