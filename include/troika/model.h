@@ -86,6 +86,28 @@ TROIKA_API troika_status troika_model_chat(const troika_model *model, const char
 /* The template's source, NUL-terminated, borrowed; "" if there is none. */
 TROIKA_API const char *troika_model_template(const troika_model *model);
 
+/* What an answer is held to, token by token: tokens that cannot go on are never drawn, the answer
+ * ends when it is complete (FINISH_STOP), and one cut by max_tokens is a prefix of something valid.
+ * Steps that take too long end the answer with LIMIT. */
+typedef struct troika_grammar troika_grammar;
+typedef enum troika_grammar_kind {
+  TROIKA_GRAMMAR_JSON_OBJECT, /* any JSON object; no source */
+  TROIKA_GRAMMAR_JSON_SCHEMA, /* JSON Schema, 2020-12 and draft 7 */
+  TROIKA_GRAMMAR_REGEX,       /* Rust's syntax; the whole answer matches */
+  TROIKA_GRAMMAR_LARK         /* llguidance's dialect of Lark; begins at "start" */
+} troika_grammar_kind;
+
+/* Compiles `len` bytes of source: milliseconds, up to two seconds for a hostile one; a model's first
+ * grammar takes 0.2 to 1 s more. *out is owned, constant, and may be used in any number of requests
+ * from any thread. Errors: INVALID (what is wrong, and where), UNSUPPORTED (what of it cannot be
+ * enforced: keyword and path), LIMIT (too large, too deep, too much work), FORMAT (not UTF-8),
+ * NO_MEMORY. */
+TROIKA_API troika_status troika_grammar_create(troika_model *model, troika_grammar_kind kind,
+                                               const char *source, size_t len, troika_grammar **out,
+                                               troika_error *err);
+/* Any time after the submits that use it; NULLs *grammar. */
+TROIKA_API void troika_grammar_destroy(troika_grammar **grammar);
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,17 +51,6 @@ typedef struct troika_token_bias {
   float bias; /* added to its logit before anything else; -100 and less forbids it */
 } troika_token_bias;
 
-/* What an answer is held to, token by token: tokens that cannot go on are never drawn, the answer
- * ends when it is complete (FINISH_STOP), and one cut by max_tokens is a prefix of something valid.
- * Whatever of a schema cannot be enforced is refused by submit, with keyword and path. */
-typedef enum troika_grammar {
-  TROIKA_GRAMMAR_NONE,
-  TROIKA_GRAMMAR_JSON_OBJECT, /* any JSON object */
-  TROIKA_GRAMMAR_JSON_SCHEMA, /* JSON Schema, 2020-12 and draft 7 */
-  TROIKA_GRAMMAR_REGEX,       /* the whole answer matches */
-  TROIKA_GRAMMAR_LARK         /* llguidance's dialect of Lark; begins at "start" */
-} troika_grammar;
-
 /* Order of sampling: grammar and bias; repetition, frequency and presence penalties; the best if
  * temperature is 0; else top-k, temperature, softmax, top-p, min-p, draw. Log-probabilities are
  * taken before all of that. All pointers are copied by submit. troika_request_init sets the
@@ -99,17 +88,13 @@ typedef struct troika_request {
    * until that prompt is computed and starts from its pages, so that several answers to one prompt
    * cost one prefill. Read during submit only. */
   const troika_stream *share;
-  troika_grammar grammar;   /* [TROIKA_GRAMMAR_NONE] what the answer must be */
-  const char *grammar_text; /* its source, grammar_len bytes of UTF-8; JSON_OBJECT needs none */
-  size_t grammar_len;
+  const troika_grammar *grammar; /* [NULL] what the answer must be; copied by submit */
 } troika_request;
 TROIKA_API void troika_request_init(troika_request *request);
 
-/* Copies the request and hands it to the engine; returns at once (with a grammar: once that is
- * compiled, milliseconds; a model's first one takes longer). Errors: INVALID (which field, its
- * value, the range; what of the grammar), UNSUPPORTED (what of the grammar cannot be enforced),
- * LIMIT (prompt and context in tokens; a grammar too large), BUSY (this stream's last request has
- * not ended, or the queue is full: text says which), NO_MEMORY. */
+/* Copies the request and hands it to the engine; returns at once. Errors: INVALID (which field, its
+ * value, the range), LIMIT (prompt and context in tokens), BUSY (this stream's last request has not
+ * ended, or the queue is full: text says which), NO_MEMORY. */
 TROIKA_API troika_status troika_stream_submit(troika_stream *stream, const troika_request *request,
                                               troika_error *err);
 /* Ends the request: at once while it waits or between launches, between two panels (within a

@@ -157,12 +157,12 @@ static bool origin_allowed(const api_access *a, bytes_view origin, bytes_view ow
 bool api_access_origin(const api_access *a, http_exchange *x, api_failure *failure) {
   bytes_view origin = http_header(x, "Origin");
   char text[NAME_MAX_BYTES + 1];
+  http_answer_header(x, "Vary", "Origin"); /* also to those without: a cache gives it to others */
   if (!origin.len) return true;
   bool fits = origin.len <= NAME_MAX_BYTES;
   size_t len = fits ? origin.len : 0;
   memcpy(text, origin.ptr, len);
   text[len] = 0;
-  http_answer_header(x, "Vary", "Origin");
   if (!fits || !origin_allowed(a, bytes_of(text, len), http_header(x, "Host"))) {
     api_failure_set(failure, NULL,
                     "pages of this origin may not ask here: start the server with --cors-origin to "

@@ -6,7 +6,9 @@
 #include "api/json.h"
 #include "http/http.h"
 
-enum { TEXT_MAX = 64 * 1024 * 1024, LOGPROBS_MAX = 256 * 1024 * 1024, CHUNK_MAX = 1024 * 1024 };
+/* What all choices of a whole answer may gather, each buffer of it; and one chunk, which may hold
+ * the echo of a prompt. */
+enum { GATHER_MAX = 64 * 1024 * 1024, CHUNK_MAX = 64 * 1024 * 1024 };
 
 void api_answer_init(api_answer *a) {
   bytes_init(&a->head, CHUNK_MAX);
@@ -18,14 +20,16 @@ void api_answer_free(api_answer *a) {
   bytes_free(&a->chunk);
 }
 
-void api_choice_init(api_choice *c, uint32_t index, uint32_t prompt) {
+void api_choice_init(api_choice *c, uint32_t index, uint32_t prompt, uint32_t of) {
   *c = (api_choice){.index = index, .prompt = prompt};
-  bytes_init(&c->text, TEXT_MAX);
-  bytes_init(&c->logprobs_json, LOGPROBS_MAX);
-  bytes_init(&c->tokens, TEXT_MAX);
-  bytes_init(&c->token_logprobs, TEXT_MAX);
-  bytes_init(&c->tops, LOGPROBS_MAX);
-  bytes_init(&c->offsets, TEXT_MAX);
+  bytes_buffer *all[] = {&c->text,           &c->logprobs_json, &c->tokens,
+                         &c->token_logprobs, &c->tops,          &c->offsets};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) bytes_init(all[i], GATHER_MAX / of);
+}
+
+bool api_choice_overflowed(const api_choice *c) {
+  return c->text.failed || c->logprobs_json.failed || c->tokens.failed ||
+         c->token_logprobs.failed || c->tops.failed || c->offsets.failed;
 }
 
 void api_choice_free(api_choice *c) {
@@ -183,6 +187,12 @@ static void gather_logprob(const api_answer *a, api_choice *c, const troika_even
   put_chat_logprob(a, e, &c->logprobs_json);
 }
 
+/* What stands in `chunk`. */
+static void put_frame(api_answer *a, bytes_buffer *out) {
+  a->failed = a->failed || a->chunk.failed;
+  if (!a->failed) http_sse_data(out, a->chunk.data, a->chunk.len);
+}
+
 typedef struct chunk_parts { /* what is NULL is left out, or null */
   const char *role, *text;
   size_t len;
@@ -222,7 +232,7 @@ static void put_chunk(api_answer *a, api_choice *c, chunk_parts p, bytes_buffer 
     put_timings_of(a, p.end, o);
   }
   bytes_append_string(o, "}");
-  http_sse_data(out, o->data, o->len);
+  put_frame(a, out);
 }
 
 void api_answer_first(api_answer *a, const api_choice *c, bytes_buffer *out) {
@@ -255,7 +265,7 @@ void api_answer_done(api_answer *a, const api_usage *usage, bytes_buffer *out) {
     bytes_append_string(o, ",\"choices\":[],\"usage\":");
     put_usage(usage, o);
     bytes_append_string(o, "}");
-    http_sse_data(out, o->data, o->len);
+    put_frame(a, out);
   }
   http_sse_data(out, "[DONE]", 6);
 }
@@ -263,7 +273,7 @@ void api_answer_done(api_answer *a, const api_usage *usage, bytes_buffer *out) {
 void api_answer_failure(api_answer *a, const api_failure *failure, bytes_buffer *out) {
   bytes_clear(&a->chunk);
   api_failure_write(failure, &a->chunk);
-  http_sse_data(out, a->chunk.data, a->chunk.len);
+  put_frame(a, out);
 }
 
 void api_answer_gather(api_answer *a, api_choice *c, const troika_event *event) {
@@ -271,10 +281,8 @@ void api_answer_gather(api_answer *a, api_choice *c, const troika_event *event) 
   bytes_append(&c->text, event->text, event->text_len);
 }
 
-/* False if it grew too large on its way. */
-static bool put_choice(const api_answer *a, api_choice *c, bytes_buffer *out) {
+static void put_choice(const api_answer *a, api_choice *c, bytes_buffer *out) {
   const char *text = c->text.data ? c->text.data : "";
-  bool whole = !(c->text.failed || c->logprobs_json.failed || c->tokens.failed || c->tops.failed);
   bytes_append_format(out, "{\"index\":%u,", c->index);
   if (a->endpoint == API_CHAT) {
     bytes_append_string(out, "\"message\":{\"role\":\"assistant\",\"content\":");
@@ -287,17 +295,15 @@ static bool put_choice(const api_answer *a, api_choice *c, bytes_buffer *out) {
   bytes_append_string(out, ",\"logprobs\":");
   put_logprobs(a, c, out);
   bytes_append_format(out, ",\"finish_reason\":\"%s\"}", finish_name(c->end.finish));
-  return whole;
 }
 
 troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
                                const api_usage *usage, bytes_buffer *out) {
-  bool whole = true;
   put_head(a, out);
   bytes_append_string(out, ",\"choices\":[");
   for (uint32_t i = 0; i < n; i++) {
     if (i) bytes_append_string(out, ",");
-    whole = put_choice(a, &choices[i], out) && whole;
+    put_choice(a, &choices[i], out);
   }
   bytes_append_string(out, "],\"usage\":");
   put_usage(usage, out);
@@ -306,5 +312,5 @@ troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
               (double)usage->prompt_tokens - (double)usage->cached_tokens,
               (double)usage->completion_tokens - n, out);
   bytes_append_string(out, "}");
-  return whole && !out->failed ? TROIKA_OK : TROIKA_LIMIT;
+  return out->failed ? TROIKA_NO_MEMORY : TROIKA_OK;
 }

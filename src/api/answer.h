@@ -25,6 +25,7 @@ typedef struct api_usage {
   uint64_t prompt_tokens, cached_tokens, completion_tokens;
   int64_t preprocess_ns;
   troika_timings timings; /* queue and prefill of the first choice, the longest decode */
+  int64_t per_token_ns;   /* mean of that decode; 0: fewer than two tokens */
   int64_t first_token_ns; /* from the headers' arrival; 0: none came */
 } api_usage;
 
@@ -33,6 +34,7 @@ typedef struct api_answer {
   const troika_model *model;
   api_endpoint endpoint;
   bool stream, include_usage, logprobs;
+  bool failed; /* a chunk was too large, or had no memory: the stream is not whole any more */
   char id[48];
   int64_t preprocess_ns;
   bytes_buffer head;  /* `{"id":...,"model":...`, the same in every chunk: see api_answer_begin */
@@ -42,8 +44,10 @@ typedef struct api_answer {
 void api_answer_init(api_answer *a);
 void api_answer_begin(api_answer *a, const char *model_name, int64_t created_s);
 void api_answer_free(api_answer *a);
-void api_choice_init(api_choice *c, uint32_t index, uint32_t prompt);
-void api_choice_free(api_choice *c); /* all but the stream */
+/* of: choices of the request, which share what one answer may gather. */
+void api_choice_init(api_choice *c, uint32_t index, uint32_t prompt, uint32_t of);
+bool api_choice_overflowed(const api_choice *c); /* it gathered more, or memory ran out */
+void api_choice_free(api_choice *c);             /* all but the stream */
 
 /* Streams: SSE frames are appended to `out`. */
 void api_answer_first(api_answer *a, const api_choice *c, bytes_buffer *out); /* the role */
@@ -52,7 +56,7 @@ void api_answer_token(api_answer *a, api_choice *c, const troika_event *event, b
 void api_answer_finish(api_answer *a, api_choice *c, const troika_event *event, bytes_buffer *out);
 void api_answer_done(api_answer *a, const api_usage *usage, bytes_buffer *out); /* usage, [DONE] */
 void api_answer_failure(api_answer *a, const api_failure *failure, bytes_buffer *out);
-/* Whole answers: the same events gathered, then written. TROIKA_LIMIT if it grew too large. */
+/* Whole answers: the same events gathered, then written. NO_MEMORY: there was none. */
 void api_answer_gather(api_answer *a, api_choice *c, const troika_event *event);
 troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
                                const api_usage *usage, bytes_buffer *out);

@@ -25,9 +25,21 @@ typedef struct route {
   bool open;                                    /* needs no key */
 } route;
 
-static unsigned answer_json(http_exchange *x, unsigned status, bytes_buffer *body) {
-  http_answer(x, status, "application/json", body);
+static unsigned answer_with(http_exchange *x, unsigned status, const char *type,
+                            bytes_buffer *body) {
+  if (body->failed) { /* half of it would be no answer */
+    api_failure f;
+    bytes_free(body);
+    api_failure_memory(&f);
+    api_answer_with_failure(x, &f);
+    return f.status;
+  }
+  http_answer(x, status, type, body);
   return status;
+}
+
+static unsigned answer_json(http_exchange *x, unsigned status, bytes_buffer *body) {
+  return answer_with(x, status, "application/json", body);
 }
 
 static unsigned answer_health(api *a, http_exchange *x) {
@@ -67,8 +79,7 @@ static unsigned answer_metrics(api *a, http_exchange *x) {
   http_server *server = atomic_load(&a->server);
   api_metrics_write(&a->metrics, a->options.runtime, server ? http_server_connections(server) : 0,
                     &body);
-  http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
-  return 200;
+  return answer_with(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
 /* The page, and the description of this interface: constant files. */
@@ -83,8 +94,7 @@ static unsigned answer_file(api *a, http_exchange *x) {
   http_answer_header(x, "Cache-Control", API_PAGE_CACHE);
   http_answer_header(x, "Content-Security-Policy", API_PAGE_POLICY_LOAD "; " API_PAGE_POLICY_FRAME);
   http_answer_header(x, "X-Content-Type-Options", API_PAGE_SNIFF);
-  http_answer(x, unchanged ? 304 : 200, page->content_type, &body);
-  return unchanged ? 304 : 200;
+  return answer_with(x, unchanged ? 304 : 200, page->content_type, &body);
 }
 
 static unsigned answer_models(api *a, http_exchange *x) {
@@ -176,10 +186,10 @@ static bool may_ask(api *a, http_exchange *x, const route *r, api_failure *f) {
 static void refuse(api *a, http_exchange *x, const api_failure *f) {
   api_metrics_answered(&a->metrics, API_ENDPOINTS, f->status);
   if (log_wants(LOG_INFO)) {
-    char members[1000], path[256];
+    char members[1000], path[128];
     bytes_buffer quoted;
-    bytes_init(&quoted, sizeof path);
-    snprintf(path, 128, "%s", http_path(x));
+    bytes_init(&quoted, 6 * sizeof path + 4); /* a byte is six at most */
+    snprintf(path, sizeof path, "%s", http_path(x));
     api_json_put_string(&quoted, path, strlen(path));
     snprintf(members, sizeof members, "\"method\":\"%s\",\"path\":%s,\"status\":%u", http_method(x),
              quoted.failed ? "\"\"" : quoted.data, f->status);
@@ -199,6 +209,7 @@ static void on_begin(void *context, http_exchange *x) {
   } else if (!strcmp(http_method(x), "OPTIONS")) {
     bytes_init(&nothing, 1);
     api_access_preflight(x);
+    api_metrics_answered(&a->metrics, API_ENDPOINTS, 204);
     http_answer(x, 204, NULL, &nothing);
   } else if (r->answer) {
     api_metrics_answered(&a->metrics, API_ENDPOINTS, r->answer(a, x));
@@ -251,6 +262,7 @@ troika_status api_open(const api_options *options, api **out, troika_error *err)
     return error_set(err, TROIKA_NO_MEMORY, "no memory for the api");
   }
   a->options = *options;
+  a->options.model_name = a->options.keys = a->options.origins = NULL; /* the caller's */
   read_facts(a);
   json_object_seed(0); /* before threads use it */
   troika_status status = api_access_open(options->keys, options->origins, &a->access, err);

@@ -82,8 +82,8 @@ static bool read_schema(api_request *r, const json_t *format, api_failure *f) {
   strict_walk w = {.path = "$", .failure = f};
   if (strict && !walk(&w, schema)) return false;
   if (!(r->grammar = json_dumps(schema, JSON_COMPACT))) return api_failure_memory(f);
-  r->engine.grammar = TROIKA_GRAMMAR_JSON_SCHEMA;
-  r->engine.grammar_len = strlen(r->grammar);
+  r->grammar_kind = TROIKA_GRAMMAR_JSON_SCHEMA;
+  r->grammar_len = strlen(r->grammar);
   return true;
 }
 
@@ -99,8 +99,8 @@ static bool read_grammar(api_request *r, const json_t *format, api_failure *f) {
   size_t len = json_string_length(definition);
   if (!(r->grammar = malloc(len + 1))) return api_failure_memory(f);
   memcpy(r->grammar, json_string_value(definition), len + 1);
-  r->engine.grammar = regex ? TROIKA_GRAMMAR_REGEX : TROIKA_GRAMMAR_LARK;
-  r->engine.grammar_len = len;
+  r->grammar_kind = regex ? TROIKA_GRAMMAR_REGEX : TROIKA_GRAMMAR_LARK;
+  r->grammar_len = len;
   return true;
 }
 
@@ -110,16 +110,16 @@ bool api_format_read(api_request *r, api_failure *f) {
   if (!json_is_object(format)) return api_json_wrong("response_format", "an object", format, f);
   const json_t *type = api_json_field(format, "type");
   bool ok = true;
+  r->constrained = !api_json_is(type, "text");
   if (api_json_is(type, "json_object"))
-    r->engine.grammar = TROIKA_GRAMMAR_JSON_OBJECT;
+    r->grammar_kind = TROIKA_GRAMMAR_JSON_OBJECT;
   else if (api_json_is(type, "json_schema"))
     ok = read_schema(r, format, f);
   else if (api_json_is(type, "grammar"))
     ok = read_grammar(r, format, f);
-  else if (!api_json_is(type, "text"))
+  else if (r->constrained)
     ok = api_failure_set(
         f, "response_format.type",
         "response_format.type must be \"text\", \"json_object\", \"json_schema\" or \"grammar\"");
-  r->engine.grammar_text = r->grammar;
   return ok;
 }

@@ -128,9 +128,15 @@ static bool start(api_job *job) {
   return fail(job, &failure);
 }
 
+static void drop_frames(api_job *job) {
+  bytes_clear(&job->pending);
+  job->pending_at = 0;
+}
+
 /* Writes what waits. True: all is out (or nobody reads it). */
 static bool flush(api_job *job) {
   bytes_buffer *p = &job->pending;
+  if (job->cut) drop_frames(job);
   if (job->pending_at < p->len) {
     size_t n = http_stream_write(job->x, p->data + job->pending_at, p->len - job->pending_at);
     job->pending_at += n;
@@ -155,7 +161,7 @@ static bool end_failed(api_job *job, const troika_event *e) {
   bool theirs = status == TROIKA_LIMIT && e->completion_tokens + e->timings.prefill_ns > 0;
   if (theirs)
     snprintf(job->failure.param, sizeof job->failure.param, "%s",
-             job->request.engine.grammar ? "response_format" : "logit_bias");
+             job->grammar ? "response_format" : "logit_bias");
   if (job->failure.status < 500 && !theirs && (job->failure.status != 429 || job->answer.stream)) {
     job->failure.status = 500;
     job->failure.type = api_failure_type_of(500);
@@ -163,6 +169,15 @@ static bool end_failed(api_job *job, const troika_event *e) {
   job->status = job->failure.status;
   cancel_all(job);
   return true;
+}
+
+/* What went wrong on our side of the engine; the rest of the request is of no use to anybody. */
+static void fail_all(api_job *job, const api_failure *failure) {
+  if (job->failed || job->left) return;
+  job->failed = true;
+  job->failure = *failure;
+  job->status = failure->status;
+  cancel_all(job);
 }
 
 static void take_end(api_job *job, api_choice *c, const troika_event *e) {
@@ -190,7 +205,22 @@ static bool take_event(api_job *job, api_choice *c) {
     api_answer_token(&job->answer, c, &event, &job->pending);
   else
     api_answer_gather(&job->answer, c, &event);
+  if (!job->answer.stream && api_choice_overflowed(c)) {
+    api_failure failure;
+    api_failure_set(&failure, NULL,
+                    "the answer is too large: ask for fewer choices, tokens or log-probabilities");
+    fail_all(job, &failure);
+  }
   return true;
+}
+
+/* A frame that is lost cannot be told of in the same stream: it is cut. */
+static void check_frames(api_job *job) {
+  api_failure failure;
+  if (!job->answer.failed && !job->pending.failed) return;
+  api_failure_memory(&failure);
+  fail_all(job, &failure);
+  job->cut = true;
 }
 
 static void take_events(api_job *job) {
@@ -198,6 +228,7 @@ static void take_events(api_job *job) {
   while (more && flush(job)) {
     more = false;
     for (uint32_t i = 0; i < job->choices_n; i++) more = take_event(job, &job->choices[i]) || more;
+    check_frames(job);
   }
 }
 
@@ -209,7 +240,10 @@ static api_usage usage_of(const api_job *job) {
     if (!c->ended) continue;
     u.completion_tokens += e->completion_tokens;
     if (i == 0) u.timings = e->timings;
-    if (e->timings.decode_ns > u.timings.decode_ns) u.timings.decode_ns = e->timings.decode_ns;
+    if (e->timings.decode_ns >= u.timings.decode_ns && e->completion_tokens > 1) {
+      u.timings.decode_ns = e->timings.decode_ns;
+      u.per_token_ns = e->timings.decode_ns / (e->completion_tokens - 1);
+    }
     if (i % job->request.n) continue; /* a prompt counts once */
     u.prompt_tokens += e->prompt_tokens;
     u.cached_tokens += e->cached_tokens;
@@ -228,7 +262,7 @@ static void answer_whole(api_job *job) {
   }
   bytes_init(&body, ANSWER_MAX);
   if (api_answer_whole(&job->answer, job->choices, job->choices_n, &usage, &body)) {
-    api_failure_of_status(&failure, TROIKA_NO_MEMORY, "the answer is too large");
+    api_failure_memory(&failure);
     fail(job, &failure);
   } else {
     job->status = 200;
@@ -256,10 +290,7 @@ static bool advance(api_job *job) {
     take_events(job);
     if (job->ended < job->choices_n) {
       keep_alive(job);
-      if (gone) { /* with its ring full: its frames go nowhere */
-        bytes_clear(&job->pending);
-        job->pending_at = 0;
-      }
+      if (gone) drop_frames(job); /* with its ring full: they go nowhere */
       return false;
     }
     api_usage usage = usage_of(job);
@@ -271,10 +302,12 @@ static bool advance(api_job *job) {
       api_answer_failure(&job->answer, &job->failure, &job->pending);
     else
       api_answer_done(&job->answer, &usage, &job->pending);
+    check_frames(job);
   }
   if (!job->answer.stream) return true;
-  if (!flush(job) && !nobody) return false;
-  http_stream_end(job->x, job->failed);
+  bool out = flush(job);
+  if (!out && !nobody) return false;
+  http_stream_end(job->x, job->failed || !out);
   return true;
 }
 
@@ -329,12 +362,14 @@ void api_job_finish(api_pool_item *item) {
   http_exchange *x = job->x;
   /* Both callbacks post to the pool, so both are ended before the job is freed. */
   http_watch(x, NULL, NULL);
+  if (job->ended < job->submitted) cancel_all(job); /* all at once: each close waits for its own */
   for (uint32_t i = 0; i < job->choices_n; i++) {
     if (job->choices[i].stream) troika_stream_close(&job->choices[i].stream);
     api_choice_free(&job->choices[i]);
   }
   record(job);
   free(job->choices);
+  troika_grammar_destroy(&job->grammar);
   api_request_free(&job->request);
   api_answer_free(&job->answer);
   bytes_free(&job->pending);

@@ -47,8 +47,10 @@ typedef struct api_job {
   api_endpoint endpoint;
   bool begun, cancelled, failed;
   bool left; /* the client went before the end */
+  bool cut;  /* a frame was lost: nothing more is written */
   api_request request;
   api_answer answer;
+  troika_grammar *grammar; /* NULL: free text */
   api_choice *choices;
   uint32_t choices_n, submitted, ended;
   api_failure failure;  /* if failed */

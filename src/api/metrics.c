@@ -28,8 +28,7 @@ void api_metrics_finished(api_metrics *m, const api_usage *u, int64_t total_ns) 
   observe(&m->queue, u->timings.queue_ns);
   observe(&m->request, total_ns);
   if (u->first_token_ns) observe(&m->first_token, u->first_token_ns);
-  if (u->completion_tokens > 1 && u->timings.decode_ns)
-    observe(&m->per_token, u->timings.decode_ns / (int64_t)(u->completion_tokens - 1));
+  if (u->per_token_ns) observe(&m->per_token, u->per_token_ns);
 }
 
 static void put_help(const char *name, const char *type, const char *help, bytes_buffer *out) {

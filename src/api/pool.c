@@ -11,6 +11,7 @@
 #include "base/os.h"
 
 enum { IDLE, QUEUED, RUNNING, AGAIN };
+enum { ROW_MAX = 32 };
 enum { STEP_NS = 1000000 }; /* a step of a running job that takes longer is long */
 
 typedef struct queue {
@@ -95,8 +96,8 @@ static void remove_locked(api_pool *p, api_pool_item *item) {
 }
 
 /* Ends a row of steps; the lock is let go meanwhile, so there may be news afterwards. */
-static void end_row(api_pool *p, bool *in_row) {
-  *in_row = false;
+static void end_row(api_pool *p, unsigned *row) {
+  *row = 0;
   if (!p->options.release) return;
   pthread_mutex_unlock(&p->lock);
   p->options.release();
@@ -104,12 +105,12 @@ static void end_row(api_pool *p, bool *in_row) {
 }
 
 /* The next item that this worker may take; NULL when the pool stops. */
-static api_pool_item *take(api_pool *p, bool *in_row) {
+static api_pool_item *take(api_pool *p, unsigned *row) {
   for (;;) {
-    api_pool_item *item = pop(&p->running);
-    p->taken_ns = clock_real_now(NULL);
-    if (!item && *in_row) {
-      end_row(p, in_row);
+    api_pool_item *item = *row < ROW_MAX ? pop(&p->running) : NULL;
+    if (item) p->taken_ns = clock_real_now(NULL);
+    if (!item && *row) {
+      end_row(p, row);
       continue;
     }
     if (!item && p->starting + 1 < p->threads_n && (item = pop(&p->fresh))) p->starting++;
@@ -123,18 +124,16 @@ static api_pool_item *take(api_pool *p, bool *in_row) {
 static void *worker_main(void *context) {
   api_pool *p = context;
   api_pool_item *item;
-  bool in_row = false;
+  unsigned row = 0; /* steps of running jobs since the last rest */
   os_thread_name("api");
   pthread_mutex_lock(&p->lock);
   p->stepping++;
-  while ((item = take(p, &in_row))) {
+  while ((item = take(p, &row))) {
     bool first = !item->started;
-    if (!first && !in_row && p->options.gather) p->options.gather();
-    in_row = in_row || !first;
+    if (!first && !row++ && p->options.gather) p->options.gather();
     item->started = true;
     item->state = RUNNING;
     if (first) p->stepping--;
-    if (first && !p->stepping && p->running.first) pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
     bool over = p->options.step(item);
     pthread_mutex_lock(&p->lock);
@@ -145,7 +144,7 @@ static void *worker_main(void *context) {
     }
     if (over) {
       remove_locked(p, item);
-      if (in_row) end_row(p, &in_row); /* finishing may wait for the engine */
+      if (row) end_row(p, &row); /* finishing may wait for the engine */
       pthread_mutex_unlock(&p->lock);
       p->options.finish(item);
       pthread_mutex_lock(&p->lock);
@@ -171,6 +170,7 @@ static void *tick_main(void *context) {
     pthread_cond_timedwait(&p->stop_tick, &p->lock, &until);
     for (api_pool_item *item = p->all; item; item = item->down)
       if (item->started) post_locked(p, item);
+    if (p->running.first) pthread_cond_signal(&p->work);
   }
   pthread_mutex_unlock(&p->lock);
   return NULL;

@@ -180,7 +180,7 @@ static bool read_tools(api_request *r, api_failure *f) {
   if (choice && !none && !api_json_is(choice, "auto"))
     return api_failure_set(f, "tool_choice", "tool_choice can be \"auto\" or \"none\" so far");
   if (none || !json_array_size(tools)) return true;
-  if (r->engine.grammar)
+  if (r->constrained)
     return api_failure_set(f, "response_format",
                            "response_format together with tools is not supported: give tool_choice "
                            "\"none\", or no tools");
@@ -197,13 +197,12 @@ static bool read_messages(api_request *r, api_failure *f) {
   return read_tools(r, f);
 }
 
-bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, api_request *out,
-                       api_failure *failure) {
+bool api_request_read(json_t *root, api_endpoint endpoint, uint32_t vocab, api_request *out,
+                      api_failure *failure) {
   api_request *r = out;
-  *r = (api_request){.endpoint = endpoint};
+  *r = (api_request){.endpoint = endpoint, .root = root};
   troika_request_init(&r->engine);
   r->engine.stop = r->stop;
-  if (!(r->root = api_json_parse(body, failure))) return false;
   bool ok = read_sampling(r, failure) && read_length(r, failure) && read_stop(r, failure) &&
             read_bias(r, vocab, failure) && read_logprobs(r, failure) &&
             read_streaming(r, failure) && read_count(r, failure) && check_unsupported(r, failure) &&
@@ -213,6 +212,13 @@ bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, a
                               : api_prompts_read(r, "prompt", vocab, failure);
   if (!ok) api_request_free(r);
   return ok;
+}
+
+bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, api_request *out,
+                       api_failure *failure) {
+  json_t *root = api_json_parse(body, failure);
+  *out = (api_request){.endpoint = endpoint};
+  return root && api_request_read(root, endpoint, vocab, out, failure);
 }
 
 void api_request_free(api_request *r) {

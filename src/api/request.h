@@ -41,7 +41,10 @@ typedef struct api_request {
   api_prompt *prompts; /* completions; owned */
   uint32_t prompts_n;  /* 1 for a chat */
   bool parse_special;
-  char *grammar;         /* owned; engine.grammar_text points to it */
+  bool constrained; /* `response_format` asks for a grammar of this kind and source (owned) */
+  troika_grammar_kind grammar_kind;
+  char *grammar;
+  size_t grammar_len;
   troika_request engine; /* all but the prompt; its pointers are into this struct */
   const char *stop[TROIKA_STOP_MAX];
   troika_token_bias *bias;
@@ -51,6 +54,9 @@ typedef struct api_request {
 /* vocab bounds token numbers. False: `failure` says why, and *out needs no free. */
 bool api_request_parse(bytes_view body, api_endpoint endpoint, uint32_t vocab, api_request *out,
                        api_failure *failure);
+/* The same of a body that is JSON already; takes over `root`, whatever it answers. */
+bool api_request_read(json_t *root, api_endpoint endpoint, uint32_t vocab, api_request *out,
+                      api_failure *failure);
 void api_request_free(api_request *r);
 
 /* messages.c: checks `messages` and brings each to the shape that templates expect, in place: role

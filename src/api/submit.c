@@ -56,7 +56,8 @@ int32_t *api_make_tokens(const api *a, const api_request *r, const api_prompt *p
   bool chat = r->endpoint == API_CHAT;
   const char *param = chat ? "messages" : "prompt";
   if (!chat && prompt->tokens) return copy_tokens(a, prompt, n, failure);
-  size_t bytes = chat ? strlen(r->messages) / 6 : prompt->text.len;
+  size_t bytes =
+      chat ? (strlen(r->messages) + (r->tools ? strlen(r->tools) : 0)) / 6 : prompt->text.len;
   if (!fits_at_all(a, bytes, param, failure)) return NULL;
   /* Room for one token more than fits, so that "too long" is told apart from "exactly full" with
    * its true length. */
@@ -108,6 +109,11 @@ static bool submit_prompt(api_job *job, uint32_t p, api_failure *failure) {
   r->engine.prompt_n = (uint32_t)n;
   r->engine.share = NULL;
   for (uint32_t i = 0; i < r->n && !status; i++) {
+    if (http_gone(job->x) || atomic_load(&a->closing)) {
+      api_failure_of_status(failure, TROIKA_CANCELLED, "the server is stopping");
+      free(tokens);
+      return false;
+    }
     api_choice *c = &job->choices[p * r->n + i];
     troika_stream_options options = {
         .size = sizeof options, .wake = api_job_news, .wake_context = job};
@@ -127,8 +133,20 @@ static bool submit_prompt(api_job *job, uint32_t p, api_failure *failure) {
   free(tokens);
   if (!status) return true;
   api_failure_of_status(failure, status, err.text);
-  bool about_grammar = failure->status == 400 && r->engine.grammar;
-  if (about_grammar) snprintf(failure->param, sizeof failure->param, "response_format");
+  return false;
+}
+
+/* Once for all choices. */
+static bool make_grammar(api_job *job, api_failure *failure) {
+  api_request *r = &job->request;
+  troika_error err = {0};
+  if (!r->constrained) return true;
+  troika_status status = troika_grammar_create(job->owner->options.model, r->grammar_kind,
+                                               r->grammar, r->grammar_len, &job->grammar, &err);
+  r->engine.grammar = job->grammar;
+  if (!status) return true;
+  api_failure_of_status(failure, status, err.text);
+  if (failure->status == 400) snprintf(failure->param, sizeof failure->param, "response_format");
   return false;
 }
 
@@ -142,7 +160,8 @@ bool api_job_submit(api_job *job, api_failure *failure) {
                            n, job->owner->at_once);
   if (!(job->choices = calloc(n, sizeof *job->choices))) return api_failure_memory(failure);
   job->choices_n = n;
-  for (uint32_t i = 0; i < n; i++) api_choice_init(&job->choices[i], i, i / r->n);
+  for (uint32_t i = 0; i < n; i++) api_choice_init(&job->choices[i], i, i / r->n, n);
+  if (!make_grammar(job, failure)) return false;
   for (uint32_t p = 0; p < r->prompts_n; p++)
     if (!submit_prompt(job, p, failure)) return false;
   return true;

@@ -50,13 +50,17 @@ static bool read_token_request(const api *a, bytes_view body, token_request *t, 
       !api_json_bool(t->root, "with_pieces", &t->strings, f) ||
       !api_json_bool(t->root, "return_token_strs", &t->strings, f) || !read_text(t, f))
     return false;
+  size_t more = 0;
   if (t->is_chat) {
-    if (!api_request_parse(body, API_CHAT, a->vocab, &t->chat, f)) return false;
+    json_t *root = t->root;
+    t->root = NULL;
+    if (!api_request_read(root, API_CHAT, a->vocab, &t->chat, f)) return false;
     t->text = bytes_of_string(t->chat.messages);
+    if (t->chat.tools) more = strlen(t->chat.tools);
   }
-  if (t->text.len > TEXT_BYTES_MAX)
+  if (t->text.len + more > TEXT_BYTES_MAX)
     return api_failure_set(f, t->param, "the text has %zu bytes, at most %d are taken here",
-                           t->text.len, TEXT_BYTES_MAX);
+                           t->text.len + more, TEXT_BYTES_MAX);
   return true;
 }
 
@@ -138,7 +142,7 @@ bool api_detokenize(const api *a, bytes_view body, bytes_buffer *out, api_failur
   bytes_buffer text;
   json_t *root = api_json_parse(body, failure);
   if (!root) return false;
-  bytes_init(&text, out->max);
+  bytes_init(&text, TEXT_BYTES_MAX);
   bytes_append(&text, "", 0);
   const json_t *tokens = api_json_field(root, "tokens");
   bool ok =
@@ -146,10 +150,15 @@ bool api_detokenize(const api *a, bytes_view body, bytes_buffer *out, api_failur
   if (ok && json_array_size(tokens)) ok = api_tokens_read(tokens, "tokens", a->vocab, &p, failure);
   if (ok) {
     api_put_tokens_text(a, p.tokens, p.tokens_n, &text);
+    if (text.failed)
+      ok = api_failure_set(failure, "tokens", "the text has more than the %d bytes given here",
+                           TEXT_BYTES_MAX);
+  }
+  if (ok) {
     bytes_append_string(out, "{\"prompt\":");
     api_json_put_string(out, text.data, text.len);
     bytes_append_string(out, "}");
-    if (text.failed || out->failed) ok = api_failure_memory(failure);
+    if (out->failed) ok = api_failure_memory(failure);
   }
   free(p.tokens);
   bytes_free(&text);

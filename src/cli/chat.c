@@ -3,6 +3,7 @@
 #include "cli/chat.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -207,7 +208,9 @@ static bool begin(chat *c) {
   if (system && *system && !chat_session_set_system(&c->session, system, strlen(system)))
     return cli_fail("the system message is not valid UTF-8"), false;
   c->editor = chat_editor_create(c->interactive ? c->notes : NULL, c->styled);
-  return c->editor || (cli_fail("out of memory"), false);
+  if (!c->editor) return cli_fail("out of memory"), false;
+  c->styled = chat_editor_styled(c->editor);
+  return true;
 }
 
 static int talk(chat *c) {
@@ -236,6 +239,8 @@ int cli_chat(const cli_settings *s) {
   c.notes = c.interactive && screen ? stdout : stderr;
   c.styled = c.interactive && option_terminal_has_styles();
   cli_signals_catch(); /* while the model is loaded, Ctrl-C ends all */
+  /* who reads the answers may leave: that must not end a chat, nor leave the terminal without echo */
+  if (c.interactive) signal(SIGPIPE, SIG_IGN);
   int code = CLI_FAILED;
   if (!cli_engine_open(s, 1, &c.engine)) return CLI_FAILED;
   if (cli_signals_seen())

@@ -187,6 +187,8 @@ static chat_outcome run_request(chat *c, const troika_request *request) {
   if (quiet) tcsetattr(STDIN_FILENO, TCSANOW, &before);
   if (answer.len && answer.data[answer.len - 1] != '\n') putchar('\n');
   fflush(stdout);
+  if (c->interactive && ferror(stdout))
+    chat_fail(c, "cannot write to standard output; the chat has the answer, and /save writes it");
   chat_outcome outcome = CHAT_FAILED;
   if (!whole) {
     chat_fail(c, "the engine ended the answer");
@@ -194,7 +196,7 @@ static chat_outcome run_request(chat *c, const troika_request *request) {
     outcome = keep(c, &answer, &end);
     if (outcome == CHAT_ANSWERED) count(c, &numbers);
     if (outcome == CHAT_ANSWERED) say_end(c, &end);
-    if (c->interactive) fputc('\n', stdout), fflush(stdout);
+    if (c->interactive) fputc('\n', c->notes), fflush(c->notes);
   }
   bytes_free(&answer);
   return outcome;

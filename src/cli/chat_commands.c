@@ -250,9 +250,9 @@ static command_result do_help(chat *c, bytes_view text) {
           "  //TEXT              the message \"/TEXT\"\n"
           "  TEXT \\              goes on in the next line\n"
           "  \"\"\" TEXT \"\"\"        several lines as they are%s\n",
-          c->interactive && !chat_editor_pastes(c->editor) ? "; use it to paste lines" : "");
+          c->interactive && !chat_editor_styled(c->editor) ? "; use it to paste lines" : "");
   if (!c->interactive) return GO_ON;
-  if (chat_editor_pastes(c->editor))
+  if (chat_editor_styled(c->editor))
     fputs("                      pasted lines stay one message until you press Enter\n", c->notes);
   fprintf(c->notes,
           "\n"

@@ -268,12 +268,21 @@ static bool open_terminal(chat_editor *ed) {
   return true;
 }
 
+/* The terminal database says so; of a name that it lacks it says nothing. */
+static bool understands_styles(EditLine *el) {
+  const char *bold = NULL;
+  return !el_get(el, EL_GETTC, "md", &bold) && bold && !strncmp(bold, "\033[", 2);
+}
+
 chat_editor *chat_editor_create(FILE *screen, bool styled) {
   chat_editor *ed = calloc(1, sizeof *ed);
   if (!ed) return NULL;
   ed->screen = screen;
   ed->styled = styled;
-  if (screen && !open_terminal(ed)) chat_editor_destroy(&ed);
+  if (screen && !open_terminal(ed))
+    chat_editor_destroy(&ed);
+  else if (screen)
+    ed->styled = styled && understands_styles(ed->el);
   return ed;
 }
 
@@ -346,6 +355,6 @@ void chat_editor_remember(chat_editor *ed, const char *text, size_t len) {
   free(wide);
 }
 
-bool chat_editor_pastes(const chat_editor *ed) {
+bool chat_editor_styled(const chat_editor *ed) {
   return ed->el && ed->styled;
 }

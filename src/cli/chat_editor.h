@@ -20,7 +20,7 @@ typedef enum chat_line {
 typedef struct chat_editor chat_editor;
 
 /* screen: the terminal to edit on; NULL: no editing, no prompts. styled: escape sequences may be
- * used. Owned: chat_editor_destroy. NULL: no memory. */
+ * used, if the terminal is known to understand them. Owned: chat_editor_destroy. NULL: no memory. */
 chat_editor *chat_editor_create(FILE *screen, bool styled);
 void chat_editor_destroy(chat_editor **editor);
 /* A line without its newline; it may hold newlines if it was pasted. *was_empty: nothing stood in
@@ -29,7 +29,7 @@ chat_line chat_editor_read(chat_editor *editor, const char *prompt, bytes_buffer
                            bool *was_empty);
 /* The newest entry of the arrow keys' history. */
 void chat_editor_remember(chat_editor *editor, const char *text, size_t len);
-/* Pasted lines arrive as one. */
-bool chat_editor_pastes(const chat_editor *editor);
+/* Escape sequences are used: for styles, and so that pasted lines arrive as one. */
+bool chat_editor_styled(const chat_editor *editor);
 
 #endif

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/chat_input.h"
+#include "cli/cli.h"
 
 /* Twice the length, since each character may be escaped. */
 enum { FILE_MAX = CHAT_HISTORY_MAX * (2 * CHAT_HISTORY_ENTRY_MAX + 1) };
@@ -28,27 +29,6 @@ static void make_folders(const char *path) {
     *p = 0;
     mkdir(folder, 0700); /* one that fails shows when the file is opened */
     *p = '/';
-  }
-}
-
-static bool write_all(int fd, const char *text, size_t len) {
-  for (size_t done = 0; done < len;) {
-    ssize_t n = write(fd, text + done, len - done);
-    if (n < 0 && errno != EINTR) return false;
-    if (n > 0) done += (size_t)n;
-  }
-  return true;
-}
-
-/* The whole file. False: errno. */
-static bool read_all(int fd, bytes_buffer *out) {
-  char block[16384];
-  for (;;) {
-    ssize_t n = read(fd, block, sizeof block);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return n == 0;
-    bytes_append(out, block, (size_t)n);
-    if (out->failed) return errno = EFBIG, false;
   }
 }
 
@@ -72,7 +52,7 @@ static void replace_file(chat_history *h, const char *text, size_t len) {
   snprintf(beside, sizeof beside, "%s.XXXXXX", h->path);
   int fd = mkostemp(beside, O_CLOEXEC);
   if (fd < 0) return give_up(h, errno);
-  bool ok = write_all(fd, text, len);
+  bool ok = cli_write_fd(fd, text, len);
   if (close(fd) || !ok || rename(beside, h->path)) {
     give_up(h, errno);
     unlink(beside);
@@ -87,10 +67,10 @@ static bool read_and_shorten(chat_history *h, bytes_buffer *out) {
   if (fd < 0) return give_up(h, errno), false;
   if (fstat(fd, &st) || !S_ISREG(st.st_mode)) return close(fd), true;
   if (st.st_mode & 077) fchmod(fd, 0600);
-  bool ok = read_all(fd, out);
+  bool ok = cli_read_fd(fd, out);
   if (ok && out->len && out->data[out->len - 1] != '\n') { /* cut in the middle of a line */
     bytes_append_string(out, "\n");
-    ok = write_all(fd, "\n", 1);
+    ok = cli_write_fd(fd, "\n", 1);
   }
   if (!ok) give_up(h, errno);
   close(fd);
@@ -134,7 +114,7 @@ void chat_history_add(chat_history *h, const char *text, size_t len) {
   chat_line_escape(text, len, &line);
   bytes_append_string(&line, "\n");
   int fd = open(h->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0 || line.failed || !write_all(fd, line.data, line.len)) give_up(h, errno);
+  if (fd < 0 || line.failed || !cli_write_fd(fd, line.data, line.len)) give_up(h, errno);
   if (fd >= 0) close(fd);
   bytes_free(&line);
   if (!h->usable || ++h->lines <= CHAT_HISTORY_MAX) return;

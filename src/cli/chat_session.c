@@ -12,6 +12,7 @@
 
 #include "api/request.h"
 #include "base/error.h"
+#include "cli/cli.h"
 
 bool chat_session_init(chat_session *s) {
   *s = (chat_session){.messages = json_array()};
@@ -126,16 +127,9 @@ static troika_status read_file(const char *path, bytes_buffer *out, troika_error
   else if (st.st_size > CHAT_FILE_MAX)
     status = error_set(err, TROIKA_LIMIT, "%s has %lld bytes; a chat has at most %d", path,
                        (long long)st.st_size, CHAT_FILE_MAX);
-  char block[16384];
-  ssize_t n = 0;
-  while (!status && (n = read(fd, block, sizeof block)) != 0) {
-    if (n < 0 && errno == EINTR) continue;
-    if (n > 0) bytes_append(out, block, (size_t)n);
-    if (n < 0)
-      status = error_set(err, TROIKA_IO, "cannot read %s: %s", path, strerror(errno));
-    else if (out->failed)
-      status = error_set(err, TROIKA_LIMIT, "%s is larger than %d bytes", path, CHAT_FILE_MAX);
-  }
+  else if (!cli_read_fd(fd, out))
+    status = error_set(err, errno == EFBIG ? TROIKA_LIMIT : TROIKA_IO, "cannot read %s: %s", path,
+                       strerror(errno));
   close(fd);
   return status;
 }
@@ -215,15 +209,6 @@ static troika_status check_target(const char *path, troika_error *err) {
                    why.text);
 }
 
-static bool write_all(int fd, const char *text, size_t len) {
-  for (size_t done = 0; done < len;) {
-    ssize_t n = write(fd, text + done, len - done);
-    if (n < 0 && errno != EINTR) return false;
-    if (n > 0) done += (size_t)n;
-  }
-  return true;
-}
-
 static troika_status write_beside(const char *path, const char *text, size_t len,
                                   troika_error *err) {
   char real[PATH_MAX], beside[PATH_MAX];
@@ -235,7 +220,7 @@ static troika_status write_beside(const char *path, const char *text, size_t len
     return error_set(err, TROIKA_LIMIT, "the path is too long");
   int fd = mkostemp(beside, O_CLOEXEC); /* mode 0600 */
   if (fd < 0) return error_set(err, TROIKA_IO, "cannot write %s: %s", path, strerror(errno));
-  bool ok = write_all(fd, text, len) && !fsync(fd);
+  bool ok = cli_write_fd(fd, text, len) && !fsync(fd);
   int why = errno;
   if (close(fd) && ok) ok = false, why = errno;
   if (ok && rename(beside, real)) ok = false, why = errno;

@@ -93,10 +93,20 @@ void cli_engine_close(cli_engine *e);
 int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same about a file: its path first, unless the sentence has it. */
 int cli_fail_file(const char *path, const char *sentence);
-/* All of standard input, or a file. False: said why. */
-bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out);
+/* What fd still holds, appended. False: errno; EFBIG if it is more than out may take, EINTR if
+ * cli_signals_seen. */
+bool cli_read_fd(int fd, bytes_buffer *out);
+/* The same of a file, or standard input, that has a name. False: said why. */
+bool cli_read_all(int fd, const char *name, bytes_buffer *out);
+/* False: errno. */
+bool cli_write_fd(int fd, const char *text, size_t len);
 bool cli_stdin_is_piped(void);
 void cli_bytes_text(uint64_t bytes, char out[16]); /* "94.2 MB" */
+
+/* --- serve_keys.c: the API keys of --api-key-file and $TROIKA_API_KEY, one a line and nothing else.
+ * Nothing: neither is given, and nobody is asked for one. False: said why; one that is given and
+ * holds no key, or anything that could hide one, must not mean "no key needed". */
+bool cli_serve_keys(const cli_settings *s, bytes_buffer *out);
 
 /* --- progress.c: a bar on stderr, only if that is a terminal, and only for work longer than a
  * blink. */

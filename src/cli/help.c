@@ -17,8 +17,10 @@ static const command_text texts[CLI_COMMANDS] = {
     [CLI_CHAT] = {"chat", "[PROMPT]", "Talk with a model in the terminal.",
                   "  troika chat\n"
                   "  troika chat --system \"Answer in one sentence.\" \"Why is the sky blue?\"\n"
-                  "  troika chat --load chat.json\n"},
-    [CLI_SERVE] = {"serve", "", "Serve the OpenAI-compatible HTTP interface.",
+                  "  troika chat --load chat.json\n"
+                  "  troika chat < questions.txt                 each line is a message\n"
+                  "\nIn a chat, /help lists the commands.\n"},
+    [CLI_SERVE] = {"serve", "", "Serve an OpenAI-compatible HTTP interface.",
                    "  troika serve --port 8080\n"
                    "  troika serve -m model.gguf --parallel 16 --context 4096\n"},
     [CLI_BENCH] = {"bench", "", "Measure speed and memory on this machine.",
@@ -54,12 +56,14 @@ static void print_option(const option *o) {
 
 void cli_help(cli_command command) {
   const command_text *t = &texts[command];
-  printf("%s\n\n  troika %s [OPTIONS] %s\n\nOptions\n", t->summary, t->name, t->arguments);
+  printf("%s\n\n  troika %s [OPTIONS]%s%s\n\nOptions\n", t->summary, t->name,
+         *t->arguments ? " " : "", t->arguments);
   for (unsigned i = 0; i < options_count; i++)
     if (options_table[i].commands & 1u << command) print_option(&options_table[i]);
   printf(
-      "\nEvery option can also be a line \"name = value\" of the settings file, or TROIKA_<NAME> "
-      "in the environment;\n"
+      "\nEvery option but help and config can also be a line \"name = value\" of the settings "
+      "file, "
+      "or TROIKA_<NAME> in\nthe environment (max-tokens: TROIKA_MAX_TOKENS); "
       "the command line wins over the environment, and that over the file.\n\nExamples\n%s",
       t->examples);
 }
@@ -70,8 +74,9 @@ void cli_help_all(void) {
       "[OPTIONS] ...\n\nCommands\n",
       troika_version());
   for (int i = 0; i < CLI_COMMANDS; i++) printf("  %-10s %s\n", texts[i].name, texts[i].summary);
-  printf("  %-10s %s\n  %-10s %s\n", "help", "This, or \"troika help COMMAND\".", "version",
-         "The version, and the commit that was built.");
+  printf("  %-10s %s\n  %-10s %s\n", "help",
+         "Print this; \"troika help COMMAND\" prints the options of one.", "version",
+         "Print the version, and the commit it was built from.");
   printf(
       "\nExit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 "
       "interrupted.\n");

@@ -34,19 +34,34 @@ int cli_fail_file(const char *path, const char *sentence) {
   return strstr(sentence, path) ? cli_fail("%s", sentence) : cli_fail("%s: %s", path, sentence);
 }
 
-bool cli_read_all(int fd, const char *name, size_t max, bytes_buffer *out) {
+bool cli_read_fd(int fd, bytes_buffer *out) {
   char block[65536];
   for (;;) {
     ssize_t n = read(fd, block, sizeof block);
-    if (n == 0) return true;
     if (n < 0 && errno == EINTR && !cli_signals_seen()) continue;
-    if (n < 0 && errno == EINTR) return false; /* interrupted: nothing to be said */
-    if (n < 0) return cli_fail("cannot read %s: %s", name, strerror(errno)), false;
-    if (out->len + (size_t)n > max)
-      return cli_fail("%s is larger than %zu bytes", name, max), false;
+    if (n <= 0) return n == 0;
+    troika_status status = bytes_reserve(out, (size_t)n);
+    if (status) return errno = status == TROIKA_LIMIT ? EFBIG : ENOMEM, false;
     bytes_append(out, block, (size_t)n);
-    if (out->failed) return cli_fail("no memory for %s", name), false;
   }
+}
+
+bool cli_read_all(int fd, const char *name, bytes_buffer *out) {
+  if (cli_read_fd(fd, out)) return true;
+  if (errno == EFBIG)
+    cli_fail("%s is larger than %zu bytes", name, out->max);
+  else if (errno != EINTR) /* interrupted: nothing to be said */
+    cli_fail("cannot read %s: %s", name, strerror(errno));
+  return false;
+}
+
+bool cli_write_fd(int fd, const char *text, size_t len) {
+  for (size_t done = 0; done < len;) {
+    ssize_t n = write(fd, text + done, len - done);
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) done += (size_t)n;
+  }
+  return true;
 }
 
 /* A terminal is not read (nobody waits for a prompt there); a closed input or /dev/null holds
@@ -105,7 +120,7 @@ bool cli_model_path(const char *model, char *path, size_t size, char *name, size
 static bool read_template(const char *file, bytes_buffer *out) {
   int fd = open(file, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return cli_fail("cannot open %s: %s", file, strerror(errno)), false;
-  bool ok = cli_read_all(fd, file, TEMPLATE_MAX, out);
+  bool ok = cli_read_all(fd, file, out);
   close(fd);
   return ok;
 }

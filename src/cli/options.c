@@ -37,29 +37,34 @@ enum {
 const option options_table[] = {
     FLAG("help", 'h', ALL, "Print this and exit.", help),
     TEXT("config", 0, ALL, "FILE", NULL,
-         "Settings file, \"key = value\" lines; default is $XDG_CONFIG_HOME/troika/config.",
+         "Settings file, \"name = value\" lines; default is troika/config in $XDG_CONFIG_HOME or "
+         "~/.config.",
          config),
     TEXT("model", 'm', ENGINE | T, "MODEL", "smollm2",
          "GGUF file, or a name in the cache folder: smollm2, gemma3.", model),
     NUMBER("threads", NULL, 't', OPTION_INTEGER, ENGINE, "0", 0, 256,
            "Worker threads; 0 is the processors this process may use.", threads),
     CHOICE("activations", ENGINE, "default", "default|float|int8",
-           "Arithmetic of activations: default, exact and slow, or fast and rougher.", activations),
+           "Arithmetic of activations: float is exact and slow, int8 fast and rougher.",
+           activations),
     LIST("cpu-levels", ENGINE, "all", "all|scalar|avx2|avxvnni|avx512|avx512vnni|avx512bf16",
          "Instruction sets that may be used, with commas between.", cpu_levels),
     NUMBER("context", NULL, 'c', OPTION_INTEGER, ENGINE, "0", 0, 1 << 24,
            "Most tokens of one request, prompt and answer; 0 is the model's, at most 8192.",
            context),
     NUMBER("kv-size", NULL, 0, OPTION_SIZE, ENGINE, "0", 0, 1e15,
-           "Bytes for the KV cache (64M, 2G); 0 is what parallel and context need.", kv_size),
+           "Bytes for the KV cache (64M, 2G); 0 is what full contexts need, at most half the free "
+           "memory.",
+           kv_size),
     NUMBER("span-rows", NULL, 0, OPTION_INTEGER, ENGINE, "0", 0, 4096,
-           "Prompt rows that advance together; 0 is the engine's choice.", span_rows),
+           "Prompt rows that advance together, 16 or more; 0 is the engine's choice.", span_rows),
     TEXT("chat-template", 0, TALK | S, "FILE", NULL,
          "Jinja file used instead of the model's own chat template.", chat_template),
     CHOICE("log-level", S, "info", "error|warn|info|debug", "What is logged to standard error.",
            log_level),
     FLAG("log-json", 0, S, "Log one JSON object a line.", log_json),
-    FLAG("verbose", 'v', TALK, "Print time to first token, tokens per second and more.", verbose),
+    FLAG("verbose", 'v', TALK,
+         "After an answer, print time to first token, tokens per second and more.", verbose),
     TEXT("system", 0, TALK, "TEXT", NULL, "System message.", system),
     FLAG("raw", 0, R, "Continue the prompt as it is, without the chat template.", raw),
     NUMBER("max-tokens", NULL, 'n', OPTION_INTEGER, TALK, "-1", -1, 1 << 24,
@@ -75,9 +80,9 @@ const option options_table[] = {
     NUMBER("repeat-penalty", NULL, 0, OPTION_REAL, TALK, "1", 0.01, 100,
            "Makes recent tokens less likely; 1 is off.", repeat_penalty),
     NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, TALK, "64", 0, 1 << 20,
-           "Tokens that count as recent.", repeat_last),
+           "Tokens that count as recent for --repeat-penalty.", repeat_last),
     NUMBER("seed", NULL, 's', OPTION_INTEGER, TALK, NULL, -9e18, 9e18,
-           "Same seed, same answer; absent is a new one each time.", seed),
+           "Same seed, same answer; without it each answer is drawn anew.", seed),
     TEXT("stop", 0, TALK, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
     FLAG("ignore-eos", 0, R, "Do not stop at the model's end token.", ignore_eos),
     TEXT("load", 0, C, "FILE", NULL, "Go on with a chat from a file that /save wrote.", load),
@@ -91,10 +96,11 @@ const option options_table[] = {
            "Requests that may wait; the next gets 429.", queue_max),
     TEXT("model-name", 0, S, "NAME", NULL,
          "Name in /v1/models and answers; default is the model's short or file name.", model_name),
-    NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30, "Largest request body.",
-           body_max),
+    NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30,
+           "Largest request body (64K, 32M); a larger one gets 413.", body_max),
     TEXT("api-key-file", 0, S, "FILE", NULL,
-         "Ask clients for an API key: one a line; $TROIKA_API_KEY adds one.", api_key_file),
+         "Keys, one a line; clients must send one. $TROIKA_API_KEY, if not empty, is one too.",
+         api_key_file),
     TEXT("cors-origin", 0, S, "LIST", NULL,
          "Web origins that may ask, besides this machine's: http://NAME:PORT,... or *.",
          cors_origin),
@@ -175,17 +181,11 @@ const char *cli_nearest(const char *name, const char *const *names, unsigned n) 
 }
 
 const char *option_nearest(const char *name, cli_command command) {
-  const char *best = NULL;
-  unsigned least = (unsigned)strlen(name) / 2 + 1;
-  for (unsigned i = 0; i < options_count; i++) {
-    const option *o = &options_table[i];
-    if (!(o->commands & 1u << command)) continue;
-    unsigned d = distance(name, o->name);
-    bool begins = strlen(name) >= 3 && !strncmp(name, o->name, strlen(name));
-    if (begins) d = 1;
-    if (d < least) least = d, best = o->name;
-  }
-  return best;
+  const char *names[sizeof options_table / sizeof *options_table];
+  unsigned n = 0;
+  for (unsigned i = 0; i < options_count; i++)
+    if (options_table[i].commands & 1u << command) names[n++] = options_table[i].name;
+  return cli_nearest(name, names, n);
 }
 
 static bool parse_flag(const char *text, bool *out) {
@@ -323,7 +323,8 @@ bool options_set_environment(cli_settings *s, cli_command command) {
   for (unsigned i = 0; i < options_count; i++) {
     const option *o = &options_table[i];
     char name[64] = "TROIKA_", problem[256];
-    if (!(o->commands & 1u << command)) continue;
+    if (!(o->commands & 1u << command) || o->offset == AT(help) || o->offset == AT(config))
+      continue;
     for (size_t j = 0; o->name[j] && j < 50; j++) {
       char c = o->name[j];
       name[7 + j] = c == '-' ? '_' : c >= 'a' && c <= 'z' ? (char)(c - 32) : c;

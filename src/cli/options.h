@@ -42,16 +42,16 @@ bool option_set(const option *o, const char *text, cli_settings *s, char *proble
                 size_t problem_size);
 void options_set_defaults(cli_settings *s);
 bool options_set_environment(cli_settings *s, cli_command command);
-/* $XDG_CONFIG_HOME/troika/config or ~/.config/troika/config; $XDG_CACHE_HOME/troika/models or
- * ~/.cache/troika/models. False: no home. */
 /* $TROIKA_API_KEY, which is no option: a key on the command line is seen by all. May be NULL. */
 const char *option_api_key(void);
+/* $XDG_CONFIG_HOME/troika/config or ~/.config/troika/config; $XDG_CACHE_HOME/troika/models or
+ * ~/.cache/troika/models. False: no home. */
 bool option_config_path(char *out, size_t size);
 bool option_models_folder(char *out, size_t size);
 /* $XDG_STATE_HOME/troika/history or ~/.local/state/troika/history; a file below the home folder. */
 bool option_history_path(char *out, size_t size);
 bool option_home_path(const char *rest, char *out, size_t size);
-/* Neither NO_COLOR nor TERM=dumb: a terminal may get escape sequences. */
+/* Neither NO_COLOR nor TERM=dumb: a terminal may get escape sequences, if it is a known one. */
 bool option_terminal_has_styles(void);
 
 #endif

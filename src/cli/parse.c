@@ -84,8 +84,10 @@ static bool config_read(const char *path, bool must_exist, cli_command command, 
   }
   bytes_buffer text;
   bytes_init(&text, CONFIG_MAX);
-  bool ok = cli_read_all(fd, path, CONFIG_MAX, &text);
+  bool ok = cli_read_all(fd, path, &text);
   close(fd);
+  if (ok && text.len && memchr(text.data, 0, text.len)) /* what follows it would be lost unsaid */
+    ok = (cli_fail("%s is not a text file: it holds a NUL byte", path), false);
   char *copy = ok ? arena_copy_string(&s->owned, text.data ? text.data : "", text.len) : NULL;
   bytes_free(&text);
   if (!copy) return false;

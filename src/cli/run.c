@@ -27,7 +27,7 @@ static bool read_prompt(const cli_settings *s, bytes_buffer *out) {
   if (!cli_stdin_is_piped()) return true;
   bytes_buffer input;
   bytes_init(&input, INPUT_MAX);
-  bool ok = cli_read_all(STDIN_FILENO, "standard input", INPUT_MAX, &input);
+  bool ok = cli_read_all(STDIN_FILENO, "standard input", &input);
   if (ok && input.len) {
     if (out->len) bytes_append_string(out, "\n\n");
     bytes_append(out, input.data, input.len);

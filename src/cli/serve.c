@@ -6,26 +6,21 @@
  *          running requests end; at most --drain seconds, or until a second signal
  *          the rest is cancelled and says so → http → api → runtime → model */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/os.h"
 #include "cli/cli.h"
-#include "cli/options.h"
 
 enum {
   POLL_MS = 50,
   LAST_WORDS_MS = 1000, /* for the cancelled to be told so */
-  KEYS_BYTES_MAX = 64 * 1024,
-  API_KEY_ROOM = 1024,
-  FILES_OWN = 64 /* descriptors that are no connections */
+  FILES_OWN = 64        /* descriptors that are no connections */
 };
 
 /* Signals are taken by sigtimedwait, so they are blocked before the first thread starts. */
@@ -37,8 +32,8 @@ static void block_signals(sigset_t *set) {
   signal(SIGPIPE, SIG_IGN);
 }
 
-static void print_ready(const cli_settings *s, const cli_engine *e, const char *name,
-                        uint16_t port) {
+static void print_ready(const cli_settings *s, const cli_engine *e, const char *name, uint16_t port,
+                        bool keyed) {
   troika_model_info m;
   troika_runtime_stats r;
   char bytes[16], kv[16], host[128];
@@ -46,6 +41,7 @@ static void print_ready(const cli_settings *s, const cli_engine *e, const char *
   troika_runtime_describe(e->runtime, &r);
   cli_bytes_text(m.file_bytes, bytes);
   cli_bytes_text(r.kv_bytes, kv);
+  const char *key = keyed ? " -H 'Authorization: Bearer KEY'" : "";
   bool any = !strcmp(s->host, "0.0.0.0") || !strcmp(s->host, "::");
   snprintf(host, sizeof host, strchr(s->host, ':') && !any ? "[%s]" : "%s",
            any ? "127.0.0.1" : s->host);
@@ -56,15 +52,15 @@ static void print_ready(const cli_settings *s, const cli_engine *e, const char *
       e->open_s, host, port);
   if (m.has_template)
     printf(
-        "curl http://%s:%u/v1/chat/completions -H 'Content-Type: application/json' "
+        "curl http://%s:%u/v1/chat/completions%s -H 'Content-Type: application/json' "
         "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Why is the sky "
         "blue?\"}],\"max_tokens\":128}'\n",
-        host, port);
+        host, port, key);
   else
     printf(
-        "curl http://%s:%u/v1/completions -H 'Content-Type: application/json' "
+        "curl http://%s:%u/v1/completions%s -H 'Content-Type: application/json' "
         "-d '{\"prompt\":\"Once upon a time\",\"max_tokens\":64}'\n",
-        host, port);
+        host, port, key);
   fflush(stdout);
 }
 
@@ -94,35 +90,6 @@ static void drain(const cli_settings *s, const sigset_t *set, http_server *http,
     wait_signal(set, POLL_MS);
 }
 
-/* The file's keys and the environment's. False: said why. */
-static bool read_keys(const cli_settings *s, bytes_buffer *out) {
-  const char *one = option_api_key();
-  if (s->api_key_file) {
-    int fd = open(s->api_key_file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-      cli_fail("cannot open %s: %s", s->api_key_file, strerror(errno));
-      return false;
-    }
-    bool ok = cli_read_all(fd, s->api_key_file, KEYS_BYTES_MAX, out);
-    close(fd);
-    if (!ok) return false;
-    size_t from = 0;
-    bool any = false;
-    while (from < out->len) { /* an empty file must not mean "no key needed" */
-      size_t len = strcspn(out->data + from, "\n"), blank = strspn(out->data + from, " \t\r");
-      any = any || (blank < len && out->data[from + blank] != '#');
-      from += len + 1;
-    }
-    if (!any) {
-      cli_fail("%s holds no API key", s->api_key_file);
-      return false;
-    }
-  }
-  bytes_append_string(out, "\n");
-  if (one) bytes_append_string(out, one);
-  return !out->failed || (cli_fail("the API keys are too long"), false);
-}
-
 /* Each connection takes two descriptors, its own and its watcher's. */
 static void check_files(const cli_settings *s) {
   uint64_t limit = os_files_raise(), wanted = 2 * (uint64_t)s->connections_max + FILES_OWN;
@@ -144,13 +111,10 @@ int cli_serve(const cli_settings *s) {
   log_setup((log_level)s->log_level, s->log_json);
   block_signals(&set);
   bytes_buffer keys;
-  bytes_init(&keys, KEYS_BYTES_MAX + API_KEY_ROOM);
-  if (!read_keys(s, &keys)) {
-    bytes_free(&keys);
-    return CLI_FAILED;
-  }
-  check_files(s);
-  if (!cli_engine_open(s, (uint32_t)s->parallel, &e)) {
+  bytes_init(&keys, SIZE_MAX / 4);
+  bool ok = cli_serve_keys(s, &keys);
+  if (ok) check_files(s);
+  if (!ok || !cli_engine_open(s, (uint32_t)s->parallel, &e)) {
     bytes_free(&keys);
     return CLI_FAILED;
   }
@@ -174,13 +138,14 @@ int cli_serve(const cli_settings *s) {
     api_serve(a, &web);
     status = http_server_open(&web, &http, &err);
   }
+  bool keyed = keys.len > 0;
   bytes_free(&keys);
   int code = CLI_OK;
   if (status) {
     code = cli_fail("%s", err.text);
   } else {
     api_attach(a, http);
-    print_ready(s, &e, options.model_name, http_server_port(http));
+    print_ready(s, &e, options.model_name, http_server_port(http), keyed);
     wait_signal(&set, -1);
     drain(s, &set, http, a);
   }

@@ -21,7 +21,7 @@ static bool read_text(const cli_settings *s, bytes_buffer *out) {
     bytes_append_string(out, s->arguments[i]);
   }
   if (s->arguments_n) return true; /* a text that was given is taken as it is */
-  return cli_read_all(STDIN_FILENO, "standard input", INPUT_MAX, out);
+  return cli_read_all(STDIN_FILENO, "standard input", out);
 }
 
 /* A piece between bars, control characters as escapes, bytes that are no character as <E9>. */

@@ -43,15 +43,16 @@ typedef struct http_options {
   size_t header_max;        /* bytes of request line and headers; more is 431 */
   uint32_t connections_max; /* when as many are open, idle ones are closed, the longest idle first;
                                further ones wait in the kernel's backlog */
-  uint32_t request_time_s;  /* from accept, or the last answer, to a whole request; then the
+  size_t bodies_max;       /* bytes of all bodies that are on their way; what exceeds them is 503 */
+  uint32_t request_time_s; /* from accept, or the last answer, to a whole request; then the
                                connection is closed, with a 408 if a part of it came */
-  uint32_t write_time_s;    /* without progress of a reader; then the connection is closed */
+  uint32_t write_time_s;   /* without progress of a reader; then the connection is closed */
   /* Both run on the HTTP thread and return at once. `begin` sees the headers before the body and
    * may answer (then the body is not read and the connection closes after a POST). `handle` sees
    * the whole request. */
   void (*begin)(void *context, http_exchange *x);
   void (*handle)(void *context, http_exchange *x);
-  /* The body of an error that the server itself answers (400, 408, 413): appended to `out`. Any of
+  /* The body of an error that the server itself answers (400, 408, 413, 503): appended to `out`. Any of
    * its threads. */
   void (*refuse)(void *context, unsigned status, const char *message, bytes_buffer *out);
   void *context; /* borrowed until close */

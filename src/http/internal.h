@@ -23,6 +23,7 @@ typedef struct http_connection { /* guarded by server.lock */
   int fd;
   int64_t deadline_ns; /* for a whole request; INT64_MAX while one is being answered */
   uint64_t received;   /* bytes of the socket when the last answer was done */
+  bool idle;           /* make_room's: nothing came since the last answer */
   bool hung_up;        /* the last sweep saw its client gone */
 } http_connection;
 
@@ -36,6 +37,8 @@ struct http_exchange {
   bool handled, queued, close;
   bool has_body;     /* one is announced */
   size_t discarded;  /* bytes of a body that was too large */
+  size_t counted;    /* bytes of the body that the server counts among all */
+  bool crowded;      /* there was no room among them */
   uint64_t watch_id; /* slot and generation in the server's table */
   int watch_fd;      /* -1: not watched; the socket's duplicate */
   /* Fixed before the handler sees them. */
@@ -76,6 +79,7 @@ struct http_server {
   int epoll_fd, event_fd;
   pthread_t watch;
   atomic_bool closing;
+  size_t bodies; /* bytes of bodies whose requests are not answered; the HTTP thread's */
 
   pthread_mutex_t lock; /* guards all below */
   pthread_cond_t idle;  /* live became 0 */

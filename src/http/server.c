@@ -33,6 +33,7 @@ void http_options_init(http_options *options) {
                             .body_max = 32 * 1024 * 1024,
                             .header_max = 32 * 1024,
                             .connections_max = 1024,
+                            .bodies_max = 256 * 1024 * 1024,
                             .request_time_s = 60,
                             .write_time_s = 60};
 }
@@ -92,15 +93,22 @@ static enum MHD_Result begin_request(http_server *s, struct MHD_Connection *conn
   return exchange_queue(x, connection);
 }
 
-static enum MHD_Result take_body(http_exchange *x, const char *data, size_t *len) {
+static enum MHD_Result take_body(http_server *s, http_exchange *x, const char *data, size_t *len) {
   size_t n = *len;
   *len = 0;
+  if (!x->body.failed && s->bodies + n > s->options.bodies_max) x->crowded = x->body.failed = true;
   if (x->body.failed) {
     x->discarded += n;
     return x->discarded > DISCARD_MAX ? MHD_NO : MHD_YES;
   }
   bytes_append(&x->body, data, n);
-  if (x->body.failed) bytes_clear(&x->body), x->body.failed = true;
+  if (x->body.failed) {
+    bytes_free(&x->body);
+    x->body.failed = true;
+    return MHD_YES;
+  }
+  s->bodies += n;
+  x->counted += n;
   return MHD_YES;
 }
 
@@ -110,12 +118,14 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
   http_server *s = context;
   http_exchange *x = *request;
   if (!x) return begin_request(s, connection, url, method, version, request);
-  if (*upload_len) return take_body(x, upload, upload_len);
+  if (*upload_len) return take_body(s, x, upload, upload_len);
   if (x->queued) return MHD_YES;
   if (!x->handled) {
     x->handled = true;
     set_deadline(s, x->owner, INT64_MAX);
-    if (x->answer == ANSWER_NONE && x->body.failed)
+    if (x->answer == ANSWER_NONE && x->crowded)
+      refuse(s, x, 503, "too many bodies are on their way at once");
+    else if (x->answer == ANSWER_NONE && x->body.failed)
       refuse(s, x, 413, "the body is too large");
     else if (x->answer == ANSWER_NONE)
       s->options.handle(s->options.context, x);
@@ -149,6 +159,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
   if (!x) return;
   *request = NULL;
   uint64_t received = os_socket_received(x->owner->fd);
+  s->bodies -= x->counted;
   pthread_mutex_lock(&s->lock);
   x->owner->received = received;
   x->owner->deadline_ns = clock_real_now(NULL) + s->options.request_time_s * INT64_C(1000000000);

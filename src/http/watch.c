@@ -129,15 +129,22 @@ static void end_connection(http_server *s, http_connection *c, bool say_why) {
   c->deadline_ns = INT64_MAX;
 }
 
-/* All places are taken: the connections that have been idle longest make room. */
+/* Of those that are not being answered: before which other one it has to go. */
+static bool goes_before(const http_connection *a, const http_connection *b) {
+  return a->idle != b->idle ? a->idle : a->deadline_ns < b->deadline_ns;
+}
+
+/* All places are taken: the connections that have been idle longest make room, then those whose
+ * request takes longest to arrive. */
 static void make_room(http_server *s) {
+  for (http_connection *c = s->connections; c; c = c->next)
+    c->idle = os_socket_received(c->fd) <= c->received;
   for (uint32_t over = s->options.connections_max / 16 + 1; over; over--) {
-    http_connection *oldest = NULL;
+    http_connection *first = NULL;
     for (http_connection *c = s->connections; c; c = c->next)
-      if (c->deadline_ns != INT64_MAX && (!oldest || c->deadline_ns < oldest->deadline_ns))
-        oldest = c;
-    if (!oldest) return;
-    end_connection(s, oldest, false);
+      if (c->deadline_ns != INT64_MAX && (!first || goes_before(c, first))) first = c;
+    if (!first) return;
+    end_connection(s, first, true);
   }
 }
 

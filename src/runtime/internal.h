@@ -87,7 +87,8 @@ typedef struct request {
   int64_t form_ns; /* CPU time that the grammar's steps have taken */
   bool in_flight, ending;
   const troika_stream *share; /* asked for; looked at once, when the SUBMIT arrives */
-  uint32_t behind; /* id of the request whose prompt is waited for; else SCHED_NO_REQUEST */
+  uint32_t behind;    /* id of the request whose prompt is waited for; else SCHED_NO_REQUEST */
+  uint32_t followers; /* queued requests that wait behind this one */
   uint32_t need[KV_GROUPS_MAX]; /* KV pages at most */
   uint32_t computed, flying;    /* positions whose KV is written; rows in the launch */
   uint32_t n;                   /* tokens known: prompt and answer */
@@ -164,8 +165,8 @@ struct troika_runtime {
   request *places[RUNTIME_PARALLEL_MAX];
   request *queue_first, *queue_last;
   uint32_t queued;
-  message *closing; /* streams to let go of when their request has ended */
-  troika_stream *news; /* streams whose clients are to be told, once the next launch is on its way */
+  message *closing;    /* streams to let go of when their request has ended */
+  troika_stream *news; /* whose clients are to be told, once the next launch is on its way */
   uint32_t next_id;
   launch flight; /* one at a time today */
   sched_memory memory;
@@ -194,14 +195,16 @@ void launch_complete(troika_runtime *rt, const device_completion *completion);
 void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
                  const char *text);
 void stream_has_news(troika_runtime *rt, troika_stream *s);
+/* The prompt of `r` is computed, or will not be: those that wait behind it need not any more. */
+void release_followers(troika_runtime *rt, request *r);
 request *request_by_id(troika_runtime *rt, uint32_t id);
 
 /* stream.c */
 void request_free(request *r);
 
 /* constrain.c */
-/* Client's thread: compiles what `q` asks for into r->form. */
-troika_status constrain_create(troika_model *m, const troika_request *q, request *r,
+/* Client's thread: r->form as `q` asks for it, not stepped yet. */
+troika_status constrain_create(const troika_model *m, const troika_request *q, request *r,
                                troika_error *err);
 void constrain_prepare(request *r); /* r->allowed, if it is not known yet */
 /* After the draw. LIMIT: the grammar's steps take too long. */

@@ -84,7 +84,6 @@ void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n) {
   submit(rt);
 }
 
-/* A token for the client; NULL record's end otherwise. */
 static void add_record(troika_runtime *rt, request *r, const sample_result *result) {
   troika_stream *s = r->stream;
   pthread_mutex_lock(&s->lock);
@@ -121,6 +120,7 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
   if (!r->first_ns) r->first_ns = now;
   r->last_ns = now;
   r->state = REQUEST_DECODE;
+  release_followers(rt, r);
   if (!r->ignore_eos && tokenizer_is_end(t, result.token)) {
     request_end(rt, r, TROIKA_FINISH_STOP, TROIKA_OK, "");
     return;

@@ -88,10 +88,25 @@ static void tell_news(troika_runtime *rt) {
   }
 }
 
+/* If it is computed, all start from its pages; else the first of them computes it for the rest. */
+void release_followers(troika_runtime *rt, request *r) {
+  request *next = NULL;
+  if (!r->followers) return;
+  for (request *q = rt->queue_first; q; q = q->next) {
+    if (q->behind != r->id) continue;
+    q->behind = next ? next->id : SCHED_NO_REQUEST;
+    if (next) next->followers++;
+    bool leads = r->computed < r->prompt_n && !atomic_load(&q->stream->cancelled);
+    if (!next && leads) next = q;
+  }
+  r->followers = 0;
+}
+
 /* After this the request belongs to the client's thread. */
 void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
                  const char *text) {
   CHECK(!r->in_flight);
+  release_followers(rt, r);
   if (r->state == REQUEST_QUEUED)
     queue_remove(rt, r);
   else
@@ -118,16 +133,6 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
 static void close_stream(troika_runtime *rt, troika_stream *s);
 static request *request_of(troika_runtime *rt, const troika_stream *s);
 
-/* True while the prompt that a queued request shares is still being computed by another: then the
- * policy does not see it, unless it is over anyway. */
-static bool waits_behind(troika_runtime *rt, request *r) {
-  if (r->behind == SCHED_NO_REQUEST || atomic_load(&r->stream->cancelled)) return false;
-  const request *before = request_by_id(rt, r->behind);
-  if (before && before->state != REQUEST_DECODE) return true;
-  r->behind = SCHED_NO_REQUEST;
-  return false;
-}
-
 static void handle_message(troika_runtime *rt, message *m) {
   switch (m->kind) {
     case MESSAGE_SUBMIT: {
@@ -135,8 +140,11 @@ static void handle_message(troika_runtime *rt, message *m) {
       r->id = rt->next_id++;
       if (rt->next_id == SCHED_NO_REQUEST) rt->next_id = 0;
       r->state = REQUEST_QUEUED;
-      const request *before = r->share ? request_of(rt, r->share) : NULL;
-      r->behind = before ? before->id : SCHED_NO_REQUEST;
+      request *before = r->share ? request_of(rt, r->share) : NULL;
+      if (before && before->state != REQUEST_DECODE) {
+        r->behind = before->id;
+        before->followers++;
+      }
       kv_need(rt->pages, r->prompt_n + r->max_new, r->need);
       queue_push(rt, r);
       break;
@@ -216,8 +224,10 @@ static size_t decide(troika_runtime *rt, int64_t *wake_ns) {
                      .launches_max = 1};
   for (uint32_t i = 0; i < rt->parallel; i++)
     if (rt->places[i]) rt->view[view.n_requests++] = view_of(rt->places[i]);
-  for (request *r = rt->queue_first; r; r = r->next)
-    if (!waits_behind(rt, r)) rt->view[view.n_requests++] = view_of(r);
+  /* What waits behind another is none of the policy's business yet, unless it is over anyway. */
+  for (const request *r = rt->queue_first; r; r = r->next)
+    if (r->behind == SCHED_NO_REQUEST || atomic_load(&r->stream->cancelled))
+      rt->view[view.n_requests++] = view_of(r);
   sched_launch_view flight = {.id = 0,
                               .stopping = rt->flight.stopping,
                               .decode_rows = rt->flight.n_decodes,

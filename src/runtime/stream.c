@@ -103,7 +103,6 @@ static troika_status check_request(const troika_runtime *rt, const troika_reques
   CHECK_MOST(top_logprobs, TROIKA_TOP_MAX);
   CHECK_MOST(stop_n, TROIKA_STOP_MAX);
   CHECK_MOST(bias_n, TROIKA_BIAS_MAX);
-  CHECK_MOST(grammar, TROIKA_GRAMMAR_LARK);
   for (uint32_t i = 0; i < q->bias_n; i++)
     if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
         !isfinite(q->bias[i].bias))
@@ -134,6 +133,7 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
   r->ignore_eos = q->ignore_eos;
   r->no_prefix_cache = q->no_prefix_cache;
   r->share = q->share;
+  r->behind = SCHED_NO_REQUEST;
   r->params = (sample_params){.temperature = q->temperature,
                               .top_p = q->top_p,
                               .min_p = q->min_p,

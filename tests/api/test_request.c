@@ -279,21 +279,21 @@ static void test_formats(void **state) {
   (void)state;
   api_request r;
   take(FORMAT("{\"type\":\"text\"}"), API_CHAT, &r);
-  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_NONE);
+  assert_false(r.constrained);
   api_request_free(&r);
   take(FORMAT("{\"type\":\"json_object\"}"), API_CHAT, &r);
-  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_JSON_OBJECT);
+  assert_true(r.constrained && r.grammar_kind == TROIKA_GRAMMAR_JSON_OBJECT);
   api_request_free(&r);
   take(SCHEMA("{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}"), API_CHAT,
        &r);
-  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_JSON_SCHEMA);
-  assert_string_equal(r.engine.grammar_text,
+  assert_true(r.constrained && r.grammar_kind == TROIKA_GRAMMAR_JSON_SCHEMA);
+  assert_string_equal(r.grammar,
                       "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}");
   api_request_free(&r);
   take(FORMAT("{\"type\":\"grammar\",\"syntax\":\"regex\",\"definition\":\"a\\u0000+\"}"), API_CHAT,
        &r);
-  assert_int_equal(r.engine.grammar, TROIKA_GRAMMAR_REGEX);
-  assert_int_equal(r.engine.grammar_len, 3);
+  assert_true(r.constrained && r.grammar_kind == TROIKA_GRAMMAR_REGEX);
+  assert_int_equal(r.grammar_len, 3);
   api_request_free(&r);
   refuse(FORMAT("\"json\""), API_CHAT, "response_format", "an object");
   refuse(FORMAT("{}"), API_CHAT, "response_format.type", "json_schema");

@@ -31,7 +31,7 @@ static void check_taken(const api_request *r) {
   for (uint32_t i = 0; i < e->bias_n; i++)
     expect(e->bias[i].token >= 0 && e->bias[i].token < VOCAB);
   expect(r->n >= 1 && r->prompts_n >= 1 && (uint64_t)r->n * r->prompts_n <= API_CHOICES_MAX);
-  expect(e->grammar <= TROIKA_GRAMMAR_JSON_OBJECT || e->grammar_text);
+  expect(!r->constrained || r->grammar_kind == TROIKA_GRAMMAR_JSON_OBJECT || r->grammar);
   if (r->endpoint == API_COMPLETIONS) {
     for (uint32_t p = 0; p < r->prompts_n; p++) {
       const api_prompt *prompt = &r->prompts[p];

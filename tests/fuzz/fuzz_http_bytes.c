@@ -255,6 +255,29 @@ static void fail_of(const client *c, const char *problem) {
   CHECK(!"the server was wrong");
 }
 
+/* libFuzzer's own alarm interrupts this thread once in a while. */
+static int poll_one(struct pollfd *p, int ms) {
+  int64_t end = clock_real_now(NULL) + ms * INT64_C(1000000);
+  for (;;) {
+    int n = poll(p, 1, ms);
+    if (n >= 0 || errno != EINTR) return n;
+    int64_t left = (end - clock_real_now(NULL)) / 1000000;
+    ms = left > 0 ? (int)left : 0;
+  }
+}
+
+/* An interrupted connect goes on by itself. */
+static bool connected(int fd, const struct sockaddr_in *to) {
+  if (!connect(fd, (const struct sockaddr *)to, sizeof *to)) return true;
+  int problem = errno;
+  socklen_t len = sizeof problem;
+  struct pollfd p = {.fd = fd, .events = POLLOUT};
+  if (problem == EINTR && poll_one(&p, END_MS) == 1)
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &len);
+  if (problem) fprintf(stderr, "http_bytes: cannot connect: %s\n", strerror(problem));
+  return problem == 0;
+}
+
 /* From an address of its own: one address has too few ports for thousands of connections a second,
  * and a port that is used again too soon meets what is left of its last connection. */
 static int open_client(void) {
@@ -267,10 +290,7 @@ static int open_client(void) {
   CHECK(fd >= 0);
   setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
   CHECK(bind(fd, (struct sockaddr *)&own, sizeof own) == 0);
-  if (connect(fd, (struct sockaddr *)&a, sizeof a)) {
-    fprintf(stderr, "http_bytes: cannot connect: %s\n", strerror(errno));
-    CHECK(!"the server takes no connection");
-  }
+  CHECK(connected(fd, &a));
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;
 }
@@ -354,10 +374,11 @@ static void check_served(unsigned number) {
   CHECK(send(c.fd, request, (size_t)len, MSG_NOSIGNAL) == len);
   for (answer[0] = 0; !strstr(answer, wanted[number % 4]); answer[n] = 0) {
     struct pollfd p = {.fd = c.fd, .events = POLLIN};
-    int news_n = poll(&p, 1, END_MS);
+    int news_n = poll_one(&p, END_MS);
     if (news_n != 1) say_state(asked[number % 4], answer);
     CHECK(news_n == 1);
     ssize_t got = recv(c.fd, answer + n, 8191 - n, 0);
+    if (got < 0 && errno == EINTR) continue;
     CHECK(got > 0);
     n += (size_t)got;
   }
@@ -419,7 +440,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
   unsigned how = data[0] & 3;
   if (how == 0) {
     struct pollfd p = {.fd = c.fd, .events = POLLIN};
-    poll(&p, 1, ANSWER_MS);
+    poll_one(&p, ANSWER_MS);
   }
   if (take(&c) || how == 2 || how == 3) {
     if (how == 3) shutdown(c.fd, SHUT_RDWR);

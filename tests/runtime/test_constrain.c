@@ -31,17 +31,34 @@ static int close_engine(void **state) {
   return 0;
 }
 
-static troika_request ask(const char *text, int32_t *tokens, uint32_t capacity,
-                          troika_grammar grammar, const char *source) {
+enum { FREE = -1 };
+static troika_grammar *made[64]; /* freed at the end of each test */
+static unsigned made_n;
+
+static int free_grammars(void **state) {
+  (void)state;
+  while (made_n) troika_grammar_destroy(&made[--made_n]);
+  return 0;
+}
+
+static const troika_grammar *make(int kind, const char *source) {
+  troika_error err = {0};
+  if (kind == FREE) return NULL;
+  if (troika_grammar_create(e.model, (troika_grammar_kind)kind, source, source ? strlen(source) : 0,
+                            &made[made_n], &err))
+    fail_msg("%s", err.text);
+  return made[made_n++];
+}
+
+static troika_request ask(const char *text, int32_t *tokens, uint32_t capacity, int kind,
+                          const char *source) {
   troika_request q;
   troika_request_init(&q);
   q.prompt = tokens;
   q.prompt_n = engine_tokens(&e, text, tokens, capacity);
   q.temperature = 0;
   q.max_tokens = 200;
-  q.grammar = grammar;
-  q.grammar_text = source;
-  q.grammar_len = source ? strlen(source) : 0;
+  q.grammar = make(kind, source);
   return q;
 }
 
@@ -50,13 +67,13 @@ static void a_regex_is_matched_to_its_end(void **state) {
   (void)state;
   int32_t tokens[64];
   static engine_answer a;
-  troika_request q = ask(ASK("Hi!"), tokens, 64, TROIKA_GRAMMAR_REGEX,
-                         "The quick br\xc3\xb6wn \xf0\x9f\x98\x80 fox");
+  static const char wanted[] = "The quick br\xc3\xb6wn \xf0\x9f\x98\x80 fox";
+  troika_request q = ask(ASK("Hi!"), tokens, 64, TROIKA_GRAMMAR_REGEX, wanted);
   engine_ask(&e, &q, &a);
   assert_int_equal(a.end.finish, TROIKA_FINISH_STOP);
   assert_int_equal(a.end.completion_tokens, a.n);
-  assert_int_equal(a.text_len, strlen(q.grammar_text));
-  assert_memory_equal(a.text, q.grammar_text, a.text_len);
+  assert_int_equal(a.text_len, strlen(wanted));
+  assert_memory_equal(a.text, wanted, a.text_len);
   /* Cut short it is a prefix, with whole characters. */
   for (uint32_t n = 1; n < a.n; n++) {
     static engine_answer cut;
@@ -128,7 +145,7 @@ static void same_in_company(void **state) {
       ask(ASK("Describe a pet as JSON."), tokens[0], 64, TROIKA_GRAMMAR_JSON_SCHEMA, schema);
   engine_ask(&e, &q, &alone);
   for (int i = 0; i < 4; i++) {
-    troika_request other = ask(ASK("Tell me a story."), tokens[i], 64, TROIKA_GRAMMAR_NONE, NULL);
+    troika_request other = ask(ASK("Tell me a story."), tokens[i], 64, FREE, NULL);
     if (i == 2)
       q = ask(ASK("Describe a pet as JSON."), tokens[i], 64, TROIKA_GRAMMAR_JSON_SCHEMA, schema);
     if (i == 3)
@@ -146,15 +163,13 @@ static void same_in_company(void **state) {
   assert_true(!strncmp(a[3].text, "yes", 3) || !strncmp(a[3].text, "no ", 3));
 }
 
-static void refused(troika_grammar grammar, const char *source, const char *words) {
-  int32_t tokens[64];
+static void refused(int kind, const char *source, const char *words) {
   troika_error err = {0};
-  troika_request q = ask(ASK("Hi!"), tokens, 64, grammar, source);
-  troika_stream *s = engine_stream(&e);
-  troika_status status = troika_stream_submit(s, &q, &err);
-  assert_true(status != TROIKA_OK);
+  troika_grammar *g = NULL;
+  troika_status status =
+      troika_grammar_create(e.model, (troika_grammar_kind)kind, source, strlen(source), &g, &err);
+  assert_true(status != TROIKA_OK && !g);
   if (!strstr(err.text, words)) fail_msg("\"%s\" does not say \"%s\"", err.text, words);
-  troika_stream_close(&s);
 }
 
 static void wrong_grammars_are_refused(void **state) {
@@ -164,7 +179,7 @@ static void wrong_grammars_are_refused(void **state) {
   refused(TROIKA_GRAMMAR_LARK, "begin: \"a\"", "start");
   refused(TROIKA_GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"foo\":\"bar\"}}", "foo");
   refused(TROIKA_GRAMMAR_JSON_SCHEMA, "{\"not\":{}}", "not");
-  refused((troika_grammar)9, "", "grammar");
+  refused(9, "", "grammar");
 }
 
 /* A bias against all that the grammar allows leaves nothing: an error that says so, and the engine
@@ -220,7 +235,7 @@ static void choices_share_their_prompt(void **state) {
   for (int i = 0; i < 55; i++)
     len += (size_t)snprintf(text + len, sizeof text - len, "%d and then ", i * 7);
   snprintf(text + len, sizeof text - len, "what?<|im_end|>\n<|im_start|>assistant\n");
-  troika_request q = ask(text, tokens, 400, TROIKA_GRAMMAR_NONE, NULL);
+  troika_request q = ask(text, tokens, 400, FREE, NULL);
   assert_in_range(q.prompt_n, 300, 400);
   q.temperature = 1;
   q.seeded = true;
@@ -252,7 +267,7 @@ static void a_cancelled_first_choice_holds_nobody_up(void **state) {
   int32_t tokens[64];
   static engine_answer a;
   troika_stream *s[3];
-  troika_request q = ask(ASK("What now?"), tokens, 64, TROIKA_GRAMMAR_NONE, NULL);
+  troika_request q = ask(ASK("What now?"), tokens, 64, FREE, NULL);
   q.max_tokens = 4;
   q.no_prefix_cache = true;
   for (int i = 0; i < 3; i++) {
@@ -271,15 +286,15 @@ static void a_cancelled_first_choice_holds_nobody_up(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_regex_is_matched_to_its_end),
-      cmocka_unit_test(a_schema_is_kept_hot_and_cold),
-      cmocka_unit_test(any_object),
-      cmocka_unit_test(same_in_company),
-      cmocka_unit_test(wrong_grammars_are_refused),
-      cmocka_unit_test(nothing_is_left),
-      cmocka_unit_test(costly_steps_end_the_answer),
-      cmocka_unit_test(choices_share_their_prompt),
-      cmocka_unit_test(a_cancelled_first_choice_holds_nobody_up),
+      cmocka_unit_test_teardown(a_regex_is_matched_to_its_end, free_grammars),
+      cmocka_unit_test_teardown(a_schema_is_kept_hot_and_cold, free_grammars),
+      cmocka_unit_test_teardown(any_object, free_grammars),
+      cmocka_unit_test_teardown(same_in_company, free_grammars),
+      cmocka_unit_test_teardown(wrong_grammars_are_refused, free_grammars),
+      cmocka_unit_test_teardown(nothing_is_left, free_grammars),
+      cmocka_unit_test_teardown(costly_steps_end_the_answer, free_grammars),
+      cmocka_unit_test_teardown(choices_share_their_prompt, free_grammars),
+      cmocka_unit_test_teardown(a_cancelled_first_choice_holds_nobody_up, free_grammars),
   };
   return cmocka_run_group_tests(tests, open_engine, close_engine);
 }
