@@ -30,9 +30,10 @@ struct api_pool {
   queue fresh, running;
   api_pool_item *all;
   uint32_t count;
-  unsigned starting; /* workers in a first step */
-  unsigned stepping; /* workers awake and in no first step */
-  int64_t taken_ns;  /* when one of them last came for work */
+  unsigned starting;         /* workers in a first step */
+  unsigned stepping;         /* workers awake and in no first step */
+  unsigned sleeping, waking; /* workers that wait; of these, signalled and not yet awake */
+  int64_t taken_ns;          /* when one of them last came for work */
   bool stopping;
 };
 
@@ -50,6 +51,12 @@ static api_pool_item *pop(queue *q) {
   return item;
 }
 
+static void wake_one(api_pool *p) {
+  if (p->sleeping == p->waking) return; /* nobody sleeps who is not on the way */
+  p->waking++;
+  pthread_cond_signal(&p->work);
+}
+
 static void post_locked(api_pool *p, api_pool_item *item) {
   if (item->state == RUNNING) item->state = AGAIN;
   if (item->state != IDLE) return;
@@ -58,8 +65,9 @@ static void post_locked(api_pool *p, api_pool_item *item) {
   /* An iteration of the engine has news for all its streams at once, a few microseconds of work
    * each: one worker does it in less time than it takes to wake the others. Unless that one is in
    * a long step. */
-  if (!item->started || !p->stepping || clock_real_now(NULL) - p->taken_ns > STEP_NS)
-    pthread_cond_signal(&p->work);
+  if (!item->started || p->stepping + p->waking == 0 ||
+      clock_real_now(NULL) - p->taken_ns > STEP_NS)
+    wake_one(p);
 }
 
 void api_pool_post(api_pool *p, api_pool_item *item) {
@@ -95,65 +103,89 @@ static void remove_locked(api_pool *p, api_pool_item *item) {
   if (item->down) item->down->up = item->up;
 }
 
-/* Ends a row of steps; the lock is let go meanwhile, so there may be news afterwards. */
-static void end_row(api_pool *p, unsigned *row) {
-  *row = 0;
-  if (!p->options.release) return;
-  pthread_mutex_unlock(&p->lock);
-  p->options.release();
-  pthread_mutex_lock(&p->lock);
-}
+/* What a worker steps before it looks for more: one job's first step, or a row of running ones. A
+ * row is taken and given back at once, so that those who post do not wait for the lock at each. */
+typedef struct row {
+  api_pool_item *items[ROW_MAX];
+  bool over[ROW_MAX];
+  unsigned n;
+  bool first;
+} row;
 
-/* The next item that this worker may take; NULL when the pool stops. */
-static api_pool_item *take(api_pool *p, unsigned *row) {
+/* False when the pool stops. */
+static bool take(api_pool *p, row *r) {
+  api_pool_item *item;
   for (;;) {
-    api_pool_item *item = *row < ROW_MAX ? pop(&p->running) : NULL;
-    if (item) p->taken_ns = clock_real_now(NULL);
-    if (!item && *row) {
-      end_row(p, row);
-      continue;
+    r->n = 0;
+    r->first = false;
+    while (r->n < ROW_MAX && (item = pop(&p->running))) r->items[r->n++] = item;
+    if (r->n) p->taken_ns = clock_real_now(NULL);
+    if (!r->n && p->starting + 1 < p->threads_n && (item = pop(&p->fresh))) {
+      r->items[r->n++] = item;
+      r->first = true;
+      p->starting++;
     }
-    if (!item && p->starting + 1 < p->threads_n && (item = pop(&p->fresh))) p->starting++;
-    if (item || p->stopping) return item;
+    for (unsigned i = 0; i < r->n; i++) {
+      r->items[i]->state = RUNNING;
+      r->items[i]->started = true;
+    }
+    if (r->n || p->stopping) return r->n > 0;
     p->stepping--;
+    p->sleeping++;
     pthread_cond_wait(&p->work, &p->lock);
+    p->sleeping--;
+    if (p->waking) p->waking--;
     p->stepping++;
   }
 }
 
+/* Without the lock. */
+static void step_row(const api_pool *p, row *r) {
+  if (!r->first && p->options.gather) p->options.gather();
+  for (unsigned i = 0; i < r->n; i++) r->over[i] = p->options.step(r->items[i]);
+  if (!r->first && p->options.release) p->options.release();
+}
+
+/* Keeps in the row what is over. */
+static void give_back(api_pool *p, row *r) {
+  unsigned over = 0;
+  for (unsigned i = 0; i < r->n; i++) {
+    api_pool_item *item = r->items[i];
+    bool again = item->state == AGAIN;
+    if (r->over[i]) {
+      remove_locked(p, item);
+      r->items[over++] = item;
+      continue;
+    }
+    item->state = IDLE;
+    if (again) post_locked(p, item);
+  }
+  r->n = over;
+}
+
 static void *worker_main(void *context) {
   api_pool *p = context;
-  api_pool_item *item;
-  unsigned row = 0; /* steps of running jobs since the last rest */
+  row r;
   os_thread_name("api");
   pthread_mutex_lock(&p->lock);
   p->stepping++;
-  while ((item = take(p, &row))) {
-    bool first = !item->started;
-    if (!first && !row++ && p->options.gather) p->options.gather();
-    item->started = true;
-    item->state = RUNNING;
-    if (first) p->stepping--;
+  while (take(p, &r)) {
+    if (r.first) p->stepping--;
     pthread_mutex_unlock(&p->lock);
-    bool over = p->options.step(item);
+    step_row(p, &r);
     pthread_mutex_lock(&p->lock);
-    if (first) {
+    if (r.first) {
       p->starting--;
       p->stepping++;
-      if (p->fresh.first) pthread_cond_signal(&p->work);
+      if (p->fresh.first) wake_one(p);
     }
-    if (over) {
-      remove_locked(p, item);
-      if (row) end_row(p, &row); /* finishing may wait for the engine */
-      pthread_mutex_unlock(&p->lock);
-      p->options.finish(item);
-      pthread_mutex_lock(&p->lock);
-      if (--p->count == 0) pthread_cond_broadcast(&p->empty);
-      continue;
-    }
-    bool again = item->state == AGAIN;
-    item->state = IDLE;
-    if (again) post_locked(p, item);
+    give_back(p, &r);
+    if (!r.n) continue;
+    pthread_mutex_unlock(&p->lock);
+    for (unsigned i = 0; i < r.n; i++) p->options.finish(r.items[i]);
+    pthread_mutex_lock(&p->lock);
+    p->count -= r.n;
+    if (p->count == 0) pthread_cond_broadcast(&p->empty);
   }
   pthread_mutex_unlock(&p->lock);
   return NULL;
@@ -170,7 +202,7 @@ static void *tick_main(void *context) {
     pthread_cond_timedwait(&p->stop_tick, &p->lock, &until);
     for (api_pool_item *item = p->all; item; item = item->down)
       if (item->started) post_locked(p, item);
-    if (p->running.first) pthread_cond_signal(&p->work);
+    if (p->running.first) wake_one(p);
   }
   pthread_mutex_unlock(&p->lock);
   return NULL;

@@ -239,7 +239,7 @@ int cli_chat(const cli_settings *s) {
   c.notes = c.interactive && screen ? stdout : stderr;
   c.styled = c.interactive && option_terminal_has_styles();
   cli_signals_catch(); /* while the model is loaded, Ctrl-C ends all */
-  /* who reads the answers may leave: that must not end a chat, nor leave the terminal without echo */
+  /* a reader of the answers who leaves must not end the chat, and the terminal without echo */
   if (c.interactive) signal(SIGPIPE, SIG_IGN);
   int code = CLI_FAILED;
   if (!cli_engine_open(s, 1, &c.engine)) return CLI_FAILED;

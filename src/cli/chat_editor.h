@@ -20,7 +20,8 @@ typedef enum chat_line {
 typedef struct chat_editor chat_editor;
 
 /* screen: the terminal to edit on; NULL: no editing, no prompts. styled: escape sequences may be
- * used, if the terminal is known to understand them. Owned: chat_editor_destroy. NULL: no memory. */
+ * used, if the terminal is known to understand them. Owned: chat_editor_destroy. NULL: no
+ * memory. */
 chat_editor *chat_editor_create(FILE *screen, bool styled);
 void chat_editor_destroy(chat_editor **editor);
 /* A line without its newline; it may hold newlines if it was pasted. *was_empty: nothing stood in

@@ -350,6 +350,60 @@ def check_plain_terminals():
             leave(t)
 
 
+def check_unknown_terminal():
+    with folder() as d:
+        for name in ("no-such-terminal", ""):
+            with Terminal(*GREEDY, folder=d, environment={"TERM": name}) as t:
+                assert b"no-such-terminal" in t.whole or not name, t.whole  # libedit says that it does not know it
+                t.say("Hx\x7fi")
+                assert "use it to paste" in t.say("/help")
+                t.say("éx日 \x01\x04S\x05!")
+                t.say("\x1b[A?")
+                assert b"\x1b" not in t.whole, t.whole
+                said = [text for role, text in saved(t, d) if role == "user"]
+                assert said == ["Hi", "Sx日 !", "Sx日 !?"], said
+                leave(t)
+
+
+def check_answers_to_a_pipe():
+    """`troika chat | tee FILE`: typed on the terminal, the answers alone go into the pipe."""
+    alone = piped("Name a colour.\n")[0]
+    with folder() as d:
+        read_end, write_end = os.pipe()
+        with os.fdopen(read_end, "rb", 0) as answers, Terminal(*GREEDY, folder=d, stdout=write_end) as t:
+            assert "/help" in t.start, t.start
+            text = t.say("Name a coll\x7four.")
+            assert "[ended after max-tokens: 6]" in text and alone.strip() not in text, text
+            assert answers.read(4096).decode() == alone
+            assert "/undo" in t.say("/help") and "no command /nope" in t.say("/nope") and "first token" in t.say("/stats")
+            t.send("gone\x03")
+            t.expect("^C\n" + PROMPT)
+            t.say("/clear")
+            t.say("\x1b[A" * 5)  # back over /clear, /stats, /nope and /help to the message
+            messages = saved(t, d)
+            assert messages == [("user", "Name a colour."), ("assistant", alone[:-1])], messages
+            leave(t)
+            rest = answers.readall().decode()
+            assert rest == alone, rest
+
+
+def check_answers_to_a_pipe_that_closes():
+    """Who reads them leaves in the middle of an answer: the chat is still there, and so is the terminal's echo."""
+    with folder() as d:
+        read_end, write_end = os.pipe()
+        with Terminal("--temp", "0", "-n", "60", folder=d, stdout=write_end) as t:
+            t.send(LONG + "\r")
+            assert os.read(read_end, 1)
+            os.close(read_end)
+            assert "cannot write to standard output" in t.expect("\n" + PROMPT)
+            messages = saved(t, d)
+            assert [role for role, _ in messages] == ["user", "assistant"] and len(messages[1][1]) > 100, messages
+            t.send("\x04")
+            assert t.wait() == 1, t.code
+            mode = termios.tcgetattr(t.fd)[3]
+            assert mode & termios.ECHO and mode & termios.ICANON, "the terminal is not as it was"
+
+
 def check_usage():
     def fails(*words, code):
         run = subprocess.run([BINARY, "chat", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=ENVIRONMENT)
@@ -364,4 +418,5 @@ if __name__ == "__main__":
     run_checks([(check,) for check in (check_editing_and_history, check_several_lines, check_ctrl_c_stops_the_answer,
                                        check_ctrl_c_while_editing, check_typed_during_an_answer, check_signals, check_commands,
                                        check_save_and_load, check_stats, check_full_context, check_pipe,
-                                       check_plain_terminals, check_usage)])
+                                       check_plain_terminals, check_unknown_terminal, check_answers_to_a_pipe,
+                                       check_answers_to_a_pipe_that_closes, check_usage)])

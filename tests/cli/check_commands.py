@@ -14,7 +14,7 @@ import gguf
 import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
-from support_server import BINARY, ENVIRONMENT, run_checks  # noqa: E402
+from support_server import BINARY, ENVIRONMENT, Server, run_checks  # noqa: E402
 
 import fetch  # noqa: E402  (tools/ is on the path)
 
@@ -32,7 +32,11 @@ def check_help():
     commands = re.findall(r"^  ([a-z]+)  +[A-Z]", out, re.M)
     assert commands[:6] == ["run", "chat", "serve", "bench", "inspect", "tokenize"], commands
     for command in commands[:6]:
-        assert troika(command, "--help")[0] == troika("help", command)[0] != ""
+        text = troika(command, "--help")[0]
+        assert text == troika("help", command)[0] != "" and not re.search(r"[ \t]$", text, re.M), text
+        options = [line for line in text.split("\n") if re.match(r"  (  |-.,) --", line)]
+        assert len(options) > 2 and all(line[28] == " " != line[29] for line in options), text
+    assert "$TROIKA_API_KEY, if not empty" in troika("serve", "--help")[0]
     assert re.fullmatch(r"troika \d+\.\d+\.\d+ \((unknown|[0-9a-f]{12}(-changed)?)\)\n", troika("version")[0])
     assert troika("version")[0] == troika("--version")[0]
 
@@ -76,11 +80,58 @@ def check_settings_file_and_environment():
         for bad, words in (("prot = 1\n", 'line 1: unknown setting "prot"; did you mean port'), ("\nport = x\n", "line 2: port"),
                            ("port\n", "key = value"), ("raw = maybe\n", "true or false"),
                            ("help = true\n", "line 1: help is an option of the command line only"),
+                           ("\0port = 1\n", "NUL"), ("port = 1\n\0", "NUL"),
                            ("span-rows = 3\n", "line 1: span-rows"), ("cpu-levels = x\n", "line 1: cpu-levels")):
             file.write_text(bad)
             assert words in troika("tokenize", "x", "--config", str(file), code=2)[1], bad
         assert "cannot open" in troika("tokenize", "x", "--config", folder + "/none", code=2)[1]
+        assert troika("tokenize", "--count", "x", environment={"TROIKA_HELP": "1", "TROIKA_CONFIG": "/none"})[0] == "1\n"
         assert "TROIKA_IDS" in troika("tokenize", "x", environment={"TROIKA_IDS": "7"}, code=2)[1]
+
+
+def check_serve_keys():
+    def refused(content, *words, variable=None):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content or b"")
+            file.flush()
+            given = [] if content is None else ["--api-key-file", file.name]
+            out, noise = troika("serve", "--port", "0", *given, environment={} if variable is None else {"TROIKA_API_KEY": variable}, code=1)
+            assert out == "" and noise.count("\n") == 1 and all(w in noise for w in words), (content, variable, noise)
+            assert "secret" not in noise, noise
+
+    for content, words in (("secret\n".encode("utf-16-be"), ("line 1", "0x00")), ("secret\n".encode("utf-16-le"), ("line 1", "0x00")),
+                           ("secret\n".encode("utf-16"), ("line 1", "0xFF")), (b"\0", ("line 1", "0x00")), (b"\0secret", ("line 1", "0x00")),
+                           (b"one\n# two\0\nsecret\n", ("line 2", "comment", "0x00")), (b"one\nse\0cret\n", ("line 2", "0x00")),
+                           (b"one\n\0\nsecret", ("line 2", "0x00")), (b"# Macintosh\rsecret\r", ("line 1", "0x0D")),
+                           (b"one\rsecret", ("line 1", "0x0D")), (b"secret key", ("line 1", "0x20")), (b"secret # Ann's", ("line 1", "0x20")),
+                           ("secrét".encode(), ("line 1", "0xC3")), (b"\n\nsecret\x7f", ("line 3", "0x7F")), (b"\x0csecret", ("0x0C",)),
+                           (b"\xef\xbb\xbf", ("holds no API key",)), (b"\xef\xbb\xbf# secret\n", ("holds no API key",)),
+                           (b"one\n\xef\xbb\xbfsecret", ("line 2", "0xEF")), (b"", ("holds no API key",)),
+                           (b" \t\r\n\n", ("holds no API key",)), (b"x" * 65537, ("65536 bytes",))):
+        refused(content, *words)
+        refused(content, *words, variable="key")  # a good variable does not make a bad file good
+    for variable, words in (("#x", ("TROIKA_API_KEY", '"#"')), ("  #x", ('"#"',)), (" ", ("only blanks",)), ("\r\n", ("only blanks",)),
+                            ("secret two", ("0x20",)), ("secret\nsecret", ("0x0A",)), ("sécret", ("0xC3",)), ("\x01", ("0x01",))):
+        refused(None, *words, variable=variable)
+        refused(b"key", *words, variable=variable)
+    refused(b"x" * 513, "at most 512")
+    refused(b"key\n" * 65, "more than 64")
+    assert "cannot open" in troika("serve", "--api-key-file", "", code=1)[1]
+    assert "cannot read" in troika("serve", "--api-key-file", "/", code=1)[1]
+
+
+def check_serve_keys_taken():
+    with tempfile.NamedTemporaryFile() as file:
+        file.write("\ufefffirst\r\n# für Ann\n\n \tsecond \t\nthird".encode())
+        file.flush()
+        with Server("--context", "256", "--parallel", "1", "--api-key-file", file.name, environment={"TROIKA_API_KEY": " fourth\r\n"}) as s:
+            assert "-H 'Authorization: Bearer KEY'" in s.curl, s.curl
+            for key in ("first", "second", "third", "fourth"):
+                assert s.ask("/v1/models", headers={"Authorization": f"Bearer {key}"})[0] == 200, key
+            for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer fifth"}, {"Authorization": "Bearer KEY"}):
+                assert s.ask("/v1/models", headers=headers)[0] == 401, headers
+    with Server("--context", "256", "--parallel", "1", environment={"TROIKA_API_KEY": ""}) as s:  # as if it were not set
+        assert s.ask("/v1/models")[0] == 200 and "Authorization" not in s.curl, s.curl
 
 
 def check_tokenize():
@@ -222,6 +273,7 @@ def check_bench():
 
 
 if __name__ == "__main__":
-    run_checks([(check,) for check in (check_help, check_usage_errors, check_settings_file_and_environment, check_tokenize,
+    run_checks([(check,) for check in (check_help, check_usage_errors, check_settings_file_and_environment, check_serve_keys,
+                                       check_serve_keys_taken, check_tokenize,
                                        check_dummy_space, check_inspect, check_run, check_interrupt,
                                        check_interrupt_while_reading, check_template_file, check_bench)])

@@ -29,9 +29,11 @@ def plain(text):
 
 
 class Terminal:
-    """`with Terminal("--temp", "0") as t:` - the chat has printed its first prompt. folder holds the state (history)."""
+    """`with Terminal("--temp", "0") as t:` - the chat has printed its first prompt. folder holds the state (history).
 
-    def __init__(self, *options, folder, columns=100, rows=40, environment=None, prompt=PROMPT):
+    stdout: a descriptor that takes the terminal's place as standard output; closed here."""
+
+    def __init__(self, *options, folder, columns=100, rows=40, environment=None, prompt=PROMPT, stdout=None):
         self.seen = b""  # everything since the last expect()
         self.whole = b""
         self.code = None
@@ -41,9 +43,13 @@ class Terminal:
         if self.pid == 0:
             try:
                 os.chdir(folder)
+                if stdout is not None:
+                    os.dup2(stdout, 1)
                 os.execve(BINARY, [BINARY, "chat", "-m", MODEL, *options], variables)
             finally:
                 os._exit(127)
+        if stdout is not None:
+            os.close(stdout)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         if prompt:
             self.start = self.expect(prompt, 60)

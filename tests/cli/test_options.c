@@ -98,6 +98,7 @@ static void test_nearest(void **state) {
   assert_null(option_nearest("zzzzzz", CLI_RUN));
   const char *near = option_nearest("prot", CLI_RUN); /* port is not an option of run */
   assert_true(!near || strcmp(near, "port"));
+  assert_string_equal(option_nearest("repeat-p", CLI_RUN), "repeat-penalty"); /* its begin */
   static const char *const names[] = {"run", "serve", "bench"};
   assert_string_equal(cli_nearest("rum", names, 3), "run");
   assert_string_equal(cli_nearest("ser", names, 3), "serve");
