@@ -83,8 +83,8 @@ page: ## drive the chat page with headless Chromium: send, stream, cancel, reloa
 
 overhead: ## what HTTP and JSON cost a streamed token, and 16 streams the decode rate, against the same in process
 	@tools/setup.sh test
-	@tools/build.sh release test_api_overhead
-	@tools/figures.py overhead build/release/tests/test_api_overhead
+	@tools/build.sh release bench_api_overhead
+	@tools/figures.py overhead build/release/tests/bench_api_overhead
 
 footprint: ## time from start to first token and peak memory of `troika run`, both models
 	@tools/setup.sh test

@@ -97,11 +97,11 @@ typedef enum troika_grammar_kind {
   TROIKA_GRAMMAR_LARK         /* llguidance's dialect of Lark; begins at "start" */
 } troika_grammar_kind;
 
-/* Compiles `len` bytes of source: milliseconds, up to two seconds for a hostile one; a model's first
- * grammar takes 0.2 to 1 s more. *out is owned, constant, and may be used in any number of requests
- * from any thread. Errors: INVALID (what is wrong, and where), UNSUPPORTED (what of it cannot be
- * enforced: keyword and path), LIMIT (too large, too deep, too much work), FORMAT (not UTF-8),
- * NO_MEMORY. */
+/* Compiles `len` bytes of source: milliseconds, up to two seconds for a hostile one; a model's
+ * first grammar takes 0.2 to 1 s more. *out is owned, constant, and may be used in any number of
+ * requests from any thread. Errors: INVALID (what is wrong, and where), UNSUPPORTED (what of it
+ * cannot be enforced: keyword and path), LIMIT (too large, too deep, too much work), FORMAT (not
+ * UTF-8), NO_MEMORY. */
 TROIKA_API troika_status troika_grammar_create(troika_model *model, troika_grammar_kind kind,
                                                const char *source, size_t len, troika_grammar **out,
                                                troika_error *err);

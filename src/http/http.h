@@ -52,8 +52,8 @@ typedef struct http_options {
    * the whole request. */
   void (*begin)(void *context, http_exchange *x);
   void (*handle)(void *context, http_exchange *x);
-  /* The body of an error that the server itself answers (400, 408, 413, 503): appended to `out`. Any of
-   * its threads. */
+  /* The body of an error that the server itself answers (400, 408, 413, 503): appended to `out`.
+   * Any of its threads. */
   void (*refuse)(void *context, unsigned status, const char *message, bytes_buffer *out);
   void *context; /* borrowed until close */
 } http_options;

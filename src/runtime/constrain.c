@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers that keep to a grammar. A grammar is compiled once, on the client's thread, and copied into
- * each request; its mask for the next token is made on the runtime thread while the launch that computes
- * the logits runs, so it costs the answer nothing as long as it is the faster of the two. */
+/* Answers that keep to a grammar. A grammar is compiled once, on the client's thread, and copied
+ * into each request; its mask for the next token is made on the runtime thread while the launch
+ * that computes the logits runs, so it costs the answer nothing as long as it is the faster of the
+ * two. */
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -34,7 +34,7 @@ def check_help():
     for command in commands[:6]:
         text = troika(command, "--help")[0]
         assert text == troika("help", command)[0] != "" and not re.search(r"[ \t]$", text, re.M), text
-        options = [line for line in text.split("\n") if re.match(r"  (  |-.,) --", line)]
+        options = [line for line in text.split("\n") if re.match(r"  (   |-.,) --", line)]
         assert len(options) > 2 and all(line[28] == " " != line[29] for line in options), text
     assert "$TROIKA_API_KEY, if not empty" in troika("serve", "--help")[0]
     assert re.fullmatch(r"troika \d+\.\d+\.\d+ \((unknown|[0-9a-f]{12}(-changed)?)\)\n", troika("version")[0])
