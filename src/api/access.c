@@ -102,10 +102,6 @@ void api_access_close(api_access **access) {
   free(a);
 }
 
-bool api_access_has_keys(const api_access *a) {
-  return a->keys_n > 0;
-}
-
 /* The host of "http://host:port", without brackets and port. */
 static bytes_view host_of(bytes_view authority) {
   bytes_view h = authority;

@@ -27,7 +27,6 @@ typedef struct api_access api_access;
 troika_status api_access_open(const char *keys, const char *origins, api_access **out,
                               troika_error *err);
 void api_access_close(api_access **a);
-bool api_access_has_keys(const api_access *a);
 
 /* Adds what belongs to every answer for the request's origin (Vary, Access-Control-...). False: the
  * origin may not ask; `failure` is filled in. */

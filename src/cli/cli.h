@@ -103,8 +103,8 @@ bool cli_write_fd(int fd, const char *text, size_t len);
 bool cli_stdin_is_piped(void);
 void cli_bytes_text(uint64_t bytes, char out[16]); /* "94.2 MB" */
 
-/* --- serve_keys.c: the API keys of --api-key-file and $TROIKA_API_KEY, one a line and nothing else;
- * empty if neither is given: then nobody is asked for one. False: said why. */
+/* --- serve_keys.c: the API keys of --api-key-file and $TROIKA_API_KEY, one a line and nothing
+ * else; empty if neither is given: then nobody is asked for one. False: said why. */
 bool cli_serve_keys(const cli_settings *s, bytes_buffer *out);
 
 /* --- progress.c: a bar on stderr, only if that is a terminal, and only for work longer than a

@@ -95,15 +95,18 @@ def check_serve_keys():
             file.write(content or b"")
             file.flush()
             given = [] if content is None else ["--api-key-file", file.name]
-            out, noise = troika("serve", "--port", "0", *given, environment={} if variable is None else {"TROIKA_API_KEY": variable}, code=1)
+            variables = {} if variable is None else {"TROIKA_API_KEY": variable}
+            out, noise = troika("serve", "--port", "0", *given, environment=variables, code=1)
             assert out == "" and noise.count("\n") == 1 and all(w in noise for w in words), (content, variable, noise)
             assert "secret" not in noise, noise
 
     for content, words in (("secret\n".encode("utf-16-be"), ("line 1", "0x00")), ("secret\n".encode("utf-16-le"), ("line 1", "0x00")),
-                           ("secret\n".encode("utf-16"), ("line 1", "0xFF")), (b"\0", ("line 1", "0x00")), (b"\0secret", ("line 1", "0x00")),
+                           ("secret\n".encode("utf-16"), ("line 1", "0xFF")), (b"\0", ("line 1", "0x00")),
+                           (b"\0secret", ("line 1", "0x00")),
                            (b"one\n# two\0\nsecret\n", ("line 2", "comment", "0x00")), (b"one\nse\0cret\n", ("line 2", "0x00")),
                            (b"one\n\0\nsecret", ("line 2", "0x00")), (b"# Macintosh\rsecret\r", ("line 1", "0x0D")),
-                           (b"one\rsecret", ("line 1", "0x0D")), (b"secret key", ("line 1", "0x20")), (b"secret # Ann's", ("line 1", "0x20")),
+                           (b"one\rsecret", ("line 1", "0x0D")), (b"secret key", ("line 1", "0x20")),
+                           (b"secret # Ann's", ("line 1", "0x20")),
                            ("secrét".encode(), ("line 1", "0xC3")), (b"\n\nsecret\x7f", ("line 3", "0x7F")), (b"\x0csecret", ("0x0C",)),
                            (b"\xef\xbb\xbf", ("holds no API key",)), (b"\xef\xbb\xbf# secret\n", ("holds no API key",)),
                            (b"one\n\xef\xbb\xbfsecret", ("line 2", "0xEF")), (b"", ("holds no API key",)),

@@ -6,6 +6,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
+use std::time::Duration;
 
 use llguidance::{
     api::{GrammarWithLexer, ParserLimits, TopLevelGrammar},
@@ -16,7 +17,8 @@ use llguidance::{
 };
 use serde_json::json;
 
-use crate::{deep, entry, lark, regex, schema, view, Bytes, Failure, Text};
+use crate::{deep, entry, lark, memory, regex, schema, view, watch};
+use crate::{Bytes, Failure, Text};
 
 /// No more than 20 blanks in a row, and at most one newline, which comes first.
 const BLANKS: &str = "\\n?\\x20{1,20}|\\n";
@@ -24,10 +26,16 @@ const BLANKS: &str = "\\n?\\x20{1,20}|\\n";
 /// does not know.
 const ESCAPES: &str = "nrbtf\\\"";
 
-/// A few milliseconds each at most; what the states of one grammar's lexer may take is some 40 MB.
+/// What one grammar may hold, parser, lexer and the answer's states together.
+const HELD_MAX: isize = 10 << 20;
+/// Processor time of one mask or one token. Steps that the limits below allow take a few
+/// milliseconds, but ambiguity multiplies them.
+const STEP_MAX: Duration = Duration::from_millis(200);
+const FIRST_STEP_MAX: Duration = Duration::from_millis(800);
+
 fn limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 2000,
+        max_items_in_row: 4000,
         initial_lexer_fuel: 300_000,
         step_lexer_fuel: 100_000,
         step_max_items: 50_000,
@@ -131,6 +139,8 @@ pub struct Grammar {
     step: Option<Step>, // of this state, if it was computed
     ended: bool,
     failure: Option<(i32, String)>, // for good
+    held: isize,                    // bytes, those that clones share too
+    _watched: watch::Watched,
 }
 
 fn source_of(kind: u32, source: &str) -> Result<GrammarWithLexer, Failure> {
@@ -212,8 +222,9 @@ impl Grammar {
             "Lark grammar",
         ];
         let what = what.get(kind as usize).copied().unwrap_or("grammar");
+        let before = memory::net();
         let top = TopLevelGrammar::from_grammar(source_of(kind, source)?);
-        let mut matcher = Matcher::new(vocab.factory.create_parser(top));
+        let mut matcher = Matcher::new(vocab.factory.create_parser(top)).into_cancellable();
         if let Some(text) = matcher.get_error() {
             return Err(failure_of(what, &text));
         }
@@ -229,22 +240,52 @@ impl Grammar {
             step: None,
             ended: false,
             failure: None,
+            held: 0,
+            _watched: watch::Watched::new()?,
         };
-        grammar.step().map_err(|f| match f {
-            Failure::Internal(text) => failure_of(what, &text),
-            other => other,
-        })?;
+        let first = grammar.run(FIRST_STEP_MAX, |g| g.step().map(|_| ()));
+        grammar.held = memory::net() - before;
+        first
+            .and_then(|()| grammar.held_check())
+            .map_err(|failure| failure_of(what, &failure.text()))?;
         Ok(grammar)
     }
 
-    fn copy(&self) -> Grammar {
-        Grammar {
+    /// One that will answer each token as this one does: `held` is copied too, for it decides where
+    /// an answer becomes too much.
+    fn copy(&self) -> Result<Grammar, Failure> {
+        Ok(Grammar {
+            held: self.held,
+            _watched: watch::Watched::new()?,
             vocab: self.vocab.clone(),
             matcher: self.matcher.deep_clone(),
             step: self.step.clone(),
             ended: self.ended,
             failure: self.failure.clone(),
+        })
+    }
+
+    fn held_check(&self) -> Result<(), Failure> {
+        if self.held > HELD_MAX {
+            let mb = HELD_MAX >> 20;
+            return Err(Failure::Limit(format!("its size exceeds {mb} MB")));
         }
+        Ok(())
+    }
+
+    /// A step, ended if it takes too long.
+    fn run<T>(
+        &mut self,
+        limit: Duration,
+        work: impl FnOnce(&mut Grammar) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let handle = self.matcher.cancellation_handle();
+        let handle = handle.ok_or_else(|| internal("no handle"))?;
+        let result = watch::run(&handle, limit, || work(self));
+        if handle.is_cancelled() {
+            return Err(Failure::Limit("a step exceeds its time".into()));
+        }
+        result
     }
 
     fn step(&mut self) -> Result<&Step, Failure> {
@@ -335,9 +376,15 @@ impl Grammar {
         if let Some((code, _)) = &self.failure {
             return Err(*code);
         }
-        let result = catch_unwind(AssertUnwindSafe(|| work(self)))
+        let before = memory::net();
+        let result = catch_unwind(AssertUnwindSafe(|| self.run(STEP_MAX, work)))
             .unwrap_or_else(|_| Err(Failure::Internal("panic".into())));
+        self.held += memory::net() - before;
+        let result = result.and_then(|made| self.held_check().map(|()| made));
         result.map_err(|failure| {
+            // Nothing will be asked of it again, and what it holds may be much.
+            self.matcher = Matcher::new(Err(std::io::Error::other("failed").into()));
+            self.step = None;
             let failure = failure_of("answer", &failure.text());
             let code = match failure {
                 Failure::Limit(_) => failure.code(),
@@ -355,7 +402,7 @@ const INTERNAL: i32 = 15;
 
 /// Compiles on a deep stack; a panic is an internal error.
 fn compile<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
-    deep(|| {
+    deep("compile", || {
         catch_unwind(AssertUnwindSafe(work))
             .unwrap_or_else(|_| Err(Failure::Internal("the grammar engine failed".into())))
     })
@@ -419,7 +466,7 @@ pub unsafe extern "C" fn troika_rs_grammar_clone(
     error: *mut Text,
 ) -> i32 {
     entry(error, || {
-        *out = Box::into_raw(Box::new((*grammar).copy()));
+        *out = Box::into_raw(Box::new((*grammar).copy()?));
         Ok(())
     })
 }
@@ -440,8 +487,13 @@ pub unsafe extern "C" fn troika_rs_grammar_mask(grammar: *mut Grammar, bits: *mu
     let grammar = &mut *grammar;
     let bits = std::slice::from_raw_parts_mut(bits, grammar.vocab.text.len());
     bits.fill(0);
-    let result = grammar.guarded(|g| g.mask(bits));
-    result.err().unwrap_or(OK)
+    match grammar.guarded(|g| g.mask(bits)) {
+        Ok(()) => OK,
+        Err(code) => {
+            bits.fill(0); // it may have failed after it was filled in
+            code
+        }
+    }
 }
 
 /// # Safety

@@ -3,12 +3,16 @@
 //! the parser recurses, and some of what it knows would not hold here (special tokens, texts that
 //! are cut away afterwards) or would open another door (schemas with options of their own).
 
+use std::collections::HashMap;
+
 use crate::{regex, Failure};
 
 const SOURCE_MAX: usize = 64 << 10;
 const NESTING_MAX: usize = 100;
 const ANDS_WEIGHT_MAX: u32 = 20;
 const DEFINITIONS_MAX: usize = 1000;
+/// About 0.1 ns each.
+const PREDICTIONS_MAX: usize = 5_000_000_000;
 const DIRECTIVES: [&str; 3] = ["%ignore", "%import", "%regex"];
 
 fn unsupported(line: usize, text: &str) -> Failure {
@@ -42,6 +46,41 @@ fn special(rest: &[u8]) -> bool {
     end.is_some_and(|n| n > 1 && rest[n] == b'>')
 }
 
+fn name(rest: &[u8]) -> &str {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+    let end = rest.iter().position(|b| !plain(b)).unwrap_or(rest.len());
+    std::str::from_utf8(&rest[..end]).unwrap_or("")
+}
+
+/// How often each rule is named, and how many alternatives it has. Where a rule may begin, the
+/// parser adds all of its alternatives for each time that it is named there, and looks through all
+/// that are there already.
+#[derive(Default)]
+struct Rules<'a> {
+    last: &'a str,
+    current: &'a str,
+    named: HashMap<&'a str, usize>,
+    alternatives: HashMap<&'a str, usize>,
+}
+
+impl Rules<'_> {
+    fn alternative(&mut self) {
+        if self
+            .current
+            .starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        {
+            *self.alternatives.entry(self.current).or_default() += 1;
+        }
+    }
+
+    fn predictions(&self) -> usize {
+        let named = |rule| self.named.get(rule).copied().unwrap_or(0);
+        let each = self.alternatives.iter().map(|(rule, n)| named(*rule) * n);
+        let all: usize = self.alternatives.values().sum();
+        each.sum::<usize>().saturating_mul(all)
+    }
+}
+
 pub fn check(source: &str) -> Result<(), Failure> {
     if source.len() > SOURCE_MAX {
         return Err(limit(format!(
@@ -51,8 +90,9 @@ pub fn check(source: &str) -> Result<(), Failure> {
     }
     let bytes = source.as_bytes();
     let (mut at, mut line, mut depth, mut nots) = (0, 1, 0usize, 0);
-    let (mut definitions, mut optional) = (0, 0);
+    let (mut definitions, mut optional, mut wide) = (0, 0, 0);
     let (mut ands, mut alternatives) = (0u32, 0usize);
+    let mut rules = Rules::default();
     while at < bytes.len() {
         let rest = &bytes[at..];
         let mut taken = 1;
@@ -75,23 +115,36 @@ pub fn check(source: &str) -> Result<(), Failure> {
                 taken = quoted(rest, b'/');
                 let inner = std::str::from_utf8(&rest[..taken]).unwrap_or("");
                 optional += regex::optional_parts(inner);
+                wide += regex::wide_parts(inner);
                 alternatives += inner.matches('|').count();
             }
             b'*' | b'?' | b'+' => optional += 1,
             b'&' => ands += 1,
-            b'|' => alternatives += 1,
+            b'|' => {
+                alternatives += 1;
+                rules.alternative();
+            }
             b'(' | b'[' | b'{' => {
                 depth += 1;
                 optional += (rest[0] != b'(') as usize;
             }
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             b':' if rest.starts_with(b"::") => return Err(unsupported(line, "::")),
-            b':' => definitions += 1,
+            b':' => {
+                definitions += 1;
+                rules.current = rules.last;
+                rules.alternative();
+            }
             b'=' => return Err(unsupported(line, "an attribute of a rule")),
             b'@' => return Err(unsupported(line, "a reference to another grammar")),
             b'<' if special(rest) => return Err(unsupported(line, "a special token")),
             b'%' if !DIRECTIVES.contains(&word(rest)) => {
                 return Err(unsupported(line, &format!("{:.20}", word(rest))));
+            }
+            b if b.is_ascii_alphabetic() || b == b'_' => {
+                rules.last = name(rest);
+                taken = rules.last.len();
+                *rules.named.entry(rules.last).or_default() += 1;
             }
             _ => {}
         }
@@ -103,10 +156,18 @@ pub fn check(source: &str) -> Result<(), Failure> {
         if optional > 2 * regex::OPTIONAL_MAX {
             return Err(limit(format!("too many repeated parts, line {line}")));
         }
+        if wide > regex::WIDE_MAX {
+            return Err(limit(format!("too many classes, line {line}")));
+        }
         if definitions > DEFINITIONS_MAX {
             return Err(limit(format!("more than {DEFINITIONS_MAX} definitions")));
         }
         at += taken;
+    }
+    if rules.predictions() > PREDICTIONS_MAX {
+        return Err(limit(
+            "too many alternatives of rules that name each other".into(),
+        ));
     }
     // What an intersection multiplies out, see meet.rs.
     let weight = (ands + 1) * (1 + (alternatives + optional + 1).ilog2());

@@ -2,8 +2,9 @@
 //! The C side of chat templates, and what they share with grammars (grammar.rs);
 //! troika_text_rs.h is its contract.
 //!
-//! Every entry catches panics and works on a thread of its own with a deep stack: parsing and
-//! rendering recurse, and an overflow is a crash that nothing catches.
+//! Every entry catches panics. Those that parse or render work on a thread of their own with a deep
+//! stack, for they recurse, and an overflow is a crash that nothing catches. The others (masks,
+//! accepted tokens, clones, questions, destroys) do not recurse and stay on the caller's thread.
 
 mod disjoint;
 mod finite;
@@ -11,12 +12,16 @@ mod grammar;
 mod guard;
 mod lark;
 mod meet;
+mod memory;
 mod prefill;
+mod properties;
 mod python;
+mod reference;
 mod regex;
 mod schema;
 mod source;
 mod template;
+mod watch;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
@@ -112,11 +117,14 @@ unsafe fn give(out: *mut Text, text: String, literal: Vec<usize>) {
 
 const STACK: usize = 64 << 20;
 
-/// Runs on a thread with a deep stack; a panic there is an internal error.
-fn deep<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+/// Runs on a thread with a deep stack, called `name`; a panic there is an internal error.
+fn deep<T: Send>(
+    name: &str,
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
-            .name("template".into())
+            .name(name.into())
             .stack_size(STACK)
             .spawn_scoped(scope, || catch_unwind(AssertUnwindSafe(work)))
             .map_err(|_| Failure::NoMemory)?;
@@ -157,7 +165,7 @@ pub unsafe extern "C" fn troika_rs_template_create(
 ) -> i32 {
     entry(error, || {
         let (source, bos, eos) = (view(source)?, view(bos)?, view(eos)?);
-        let template = deep(|| Template::new(source, bos, eos))?;
+        let template = deep("template", || Template::new(source, bos, eos))?;
         *out = Box::into_raw(Box::new(template));
         Ok(())
     })
@@ -202,7 +210,7 @@ pub unsafe extern "C" fn troika_rs_template_render(
             output_max: given.output_max,
         };
         let template = &*template;
-        let (text, literal) = deep(|| template.render(&wanted, &controls))?;
+        let (text, literal) = deep("render", || template.render(&wanted, &controls))?;
         give(out, text, literal);
         Ok(())
     })

@@ -22,9 +22,24 @@ pub fn weight(regex: &str) -> u32 {
     1 + (parts + 1).ilog2()
 }
 
+/// One step of a path, below a schema.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Below<'a> {
+    Name(&'a str),
+    Index(usize),
+    Names, // all other names, or those of a pattern
+    Items,
+    Any,
+}
+
+/// A path: 0 is the value itself, another its number in Walk::paths.
+type Path = u32;
+
 struct Walk<'a> {
     defs: Option<&'a Map<String, Value>>,
-    seen: HashSet<(&'a str, String)>,
+    paths: HashMap<(Path, Below<'a>), Path>, // by the path above: names are long
+    own: HashMap<*const Map<String, Value>, Met>, // so are patterns
+    seen: HashSet<(&'a str, Path)>,
     steps: usize,
     wild: bool, // names and all other names, or items and all other items, may be the same ones
     one: bool,  // so they count as one
@@ -36,13 +51,15 @@ struct Met {
     weight: u32,
 }
 
-type Places = HashMap<String, Met>;
+type Places = HashMap<Path, Met>;
 
 /// False if too many meet, or if it would take too long to know.
 pub fn bearable(root: &Map<String, Value>) -> bool {
     let defs = root.get("$defs").and_then(Value::as_object);
     let mut walk = Walk {
         defs,
+        paths: HashMap::new(),
+        own: HashMap::new(),
         seen: HashSet::new(),
         steps: 0,
         wild: false,
@@ -51,8 +68,8 @@ pub fn bearable(root: &Map<String, Value>) -> bool {
     walk.nodes(root)
 }
 
-fn add(to: &mut Places, path: &str, met: Met) {
-    let at = to.entry(path.to_string()).or_default();
+fn add(to: &mut Places, path: Path, met: Met) {
+    let at = to.entry(path).or_default();
     at.n += met.n;
     at.weight += met.weight;
 }
@@ -103,20 +120,30 @@ fn combined(map: &Map<String, Value>) -> usize {
 impl<'a> Walk<'a> {
     fn bearable_at(&mut self, map: &'a Map<String, Value>, one: bool) -> bool {
         let mut places = Places::new();
+        self.paths.clear();
         self.seen.clear();
         (self.wild, self.one) = (false, one);
-        self.collect(map, "", 0, &mut places);
+        self.collect(map, 0, 0, &mut places);
         let heavy = |met: &Met| met.n > 1 && met.weight > WEIGHT_MAX;
         self.steps <= STEPS_MAX && !places.values().any(heavy)
     }
 
-    fn step(&self, path: &str, name: &str) -> String {
-        format!("{path}/{}", if self.one { "*" } else { name })
+    fn step(&mut self, path: Path, below: Below<'a>) -> Path {
+        let below = if self.one { Below::Any } else { below };
+        if let Below::Name(name) = below {
+            self.steps += name.len() / 64;
+        }
+        let next = self.paths.len() as Path + 1;
+        *self.paths.entry((path, below)).or_insert(next)
+    }
+
+    fn own(&mut self, map: &'a Map<String, Value>) -> Met {
+        *self.own.entry(map).or_insert_with(|| own(map))
     }
 
     /// Every schema of the document that combines others.
     fn nodes(&mut self, map: &'a Map<String, Value>) -> bool {
-        let both = combined(map) > 1 || own(map).n > 1;
+        let both = combined(map) > 1 || self.own(map).n > 1;
         if both && !(self.bearable_at(map, false) && (!self.wild || self.bearable_at(map, true))) {
             return false;
         }
@@ -130,12 +157,12 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn collect(&mut self, map: &'a Map<String, Value>, path: &str, depth: usize, to: &mut Places) {
+    fn collect(&mut self, map: &'a Map<String, Value>, path: Path, depth: usize, to: &mut Places) {
         self.steps += 1;
         if self.steps > STEPS_MAX {
             return;
         }
-        let met = own(map);
+        let met = self.own(map);
         if met.n > 0 {
             add(to, path, met);
         }
@@ -145,7 +172,7 @@ impl<'a> Walk<'a> {
                 .defs
                 .and_then(|d| d.get(number))
                 .and_then(Value::as_object);
-            if let Some(target) = target.filter(|_| self.seen.insert((name, path.to_string()))) {
+            if let Some(target) = target.filter(|_| self.seen.insert((name, path))) {
                 self.collect(target, path, depth, to);
             }
         }
@@ -164,7 +191,7 @@ impl<'a> Walk<'a> {
     fn collect_any(
         &mut self,
         map: &'a Map<String, Value>,
-        path: &str,
+        path: Path,
         depth: usize,
         to: &mut Places,
     ) {
@@ -175,6 +202,7 @@ impl<'a> Walk<'a> {
         for inner in list.iter().filter_map(Value::as_object) {
             let mut places = Places::new();
             self.collect(inner, path, depth, &mut places);
+            self.steps += places.len() / 8;
             for (path, met) in places {
                 let at = most.entry(path).or_default();
                 *at = Met {
@@ -184,48 +212,57 @@ impl<'a> Walk<'a> {
             }
         }
         for (path, met) in most {
-            add(to, &path, met);
+            add(to, path, met);
         }
     }
 
     fn collect_below(
         &mut self,
         map: &'a Map<String, Value>,
-        path: &str,
+        path: Path,
         depth: usize,
         to: &mut Places,
     ) {
         for key in ["properties", "patternProperties"] {
-            for (name, inner) in map
-                .get(key)
-                .and_then(Value::as_object)
-                .into_iter()
-                .flatten()
-            {
-                let name = if key == "properties" { name } else { "*" };
-                self.wild |= name == "*";
-                if let Some(inner) = inner.as_object() {
-                    self.collect(inner, &self.step(path, name), depth, to);
-                }
+            let named = map.get(key).and_then(Value::as_object);
+            for (name, inner) in named.into_iter().flatten() {
+                let below = match key {
+                    "properties" => Below::Name(name),
+                    _ => Below::Names,
+                };
+                self.wild |= below == Below::Names;
+                self.collect_at(inner, path, below, depth, to);
             }
         }
-        for (key, name) in [("additionalProperties", "*"), ("items", "[]")] {
-            if let Some(inner) = map
-                .get(key)
-                .and_then(Value::as_object)
-                .filter(|m| !m.is_empty())
-            {
+        for (key, below) in [
+            ("additionalProperties", Below::Names),
+            ("items", Below::Items),
+        ] {
+            let inner = map.get(key);
+            if inner.is_some_and(|v| v.as_object().is_some_and(|m| !m.is_empty())) {
                 self.wild = true;
-                self.collect(inner, &self.step(path, name), depth, to);
+                self.collect_at(&map[key], path, below, depth, to);
             }
         }
         if let Some(Value::Array(list)) = map.get("prefixItems") {
+            self.wild |= map.contains_key("items");
             for (i, inner) in list.iter().enumerate() {
-                if let Some(inner) = inner.as_object() {
-                    self.wild |= map.contains_key("items");
-                    self.collect(inner, &self.step(path, &i.to_string()), depth, to);
-                }
+                self.collect_at(inner, path, Below::Index(i), depth, to);
             }
+        }
+    }
+
+    fn collect_at(
+        &mut self,
+        schema: &'a Value,
+        path: Path,
+        below: Below<'a>,
+        depth: usize,
+        to: &mut Places,
+    ) {
+        if let Some(map) = schema.as_object() {
+            let path = self.step(path, below);
+            self.collect(map, path, depth, to);
         }
     }
 }

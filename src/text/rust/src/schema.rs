@@ -9,6 +9,8 @@ use std::collections::HashMap;
 
 use serde_json::{json, Map, Value};
 
+use crate::properties::{any_name, properties_count, required, PROPERTIES_MAX};
+use crate::reference::{target_path, References};
 use crate::{disjoint, finite, meet, regex, Failure};
 
 pub const NESTING_MAX: usize = 100;
@@ -20,8 +22,6 @@ const EXACT: i128 = 1 << 53;
 /// Its bounds of integers must have at most 18 digits.
 const BOUND_MAX: f64 = 999_999_999_999_999_872.0;
 const COUNT_MAX: u64 = 1_000_000;
-/// An optional property is two items in a row of the parser, which may have 2,000.
-const PROPERTIES_MAX: usize = 900;
 /// Each is compared with each other.
 const PATTERNS_MAX: usize = 32;
 
@@ -96,11 +96,11 @@ pub fn invalid(path: &str, text: &str) -> Failure {
     Failure::Invalid(format!("schema at {path}: {text}"))
 }
 
-fn unsupported(path: &str, text: &str) -> Failure {
+pub fn unsupported(path: &str, text: &str) -> Failure {
     Failure::Unsupported(format!("schema at {path}: {text}"))
 }
 
-fn child(path: &str, key: &str) -> String {
+pub fn child(path: &str, key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '$';
     if !key.is_empty() && key.len() <= 64 && key.chars().all(plain) {
         return format!("{path}.{key}");
@@ -135,10 +135,9 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
     nesting_check(source)?;
     let root: Value =
         serde_json::from_str(source).map_err(|e| Failure::Invalid(format!("schema: {e}")))?;
-    let id = ["$id", "id"].iter().find_map(|k| root.get(k)?.as_str());
     let mut r = Rewriter {
-        root: &root,
-        id: id.unwrap_or("").trim_end_matches('#'),
+        references: References::new(&root),
+        work: disjoint::Work::default(),
         targets: Vec::new(),
         numbers: HashMap::new(),
         nodes: 0,
@@ -147,6 +146,7 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
         intersects: false,
         patterns: 0,
         optional: 0,
+        wide: 0,
     };
     let mut out = match r.schema(&root, "$")? {
         Value::Object(map) => map,
@@ -166,11 +166,16 @@ pub fn rewrite(source: &str, options: Value) -> Result<Value, Failure> {
     if !defs.is_empty() {
         out.insert("$defs".into(), Value::Object(defs));
     }
-    if !finite::fits_something(&out) {
-        return Err(invalid(
-            "$",
-            "requires itself within itself, so that no text can end",
-        ));
+    match finite::fits_something(&out) {
+        Some(true) => {}
+        Some(false) => {
+            let text = "requires itself within itself, so that no text can end";
+            return Err(invalid("$", text));
+        }
+        None => {
+            let text = "schema at $: too many parts that refer to each other";
+            return Err(Failure::Limit(text.into()));
+        }
     }
     if !meet::bearable(&out) {
         let text = "schema at $: too many patterns meet in one string, or too many combinations";
@@ -193,8 +198,8 @@ fn narrow(root: &mut Map<String, Value>) {
 }
 
 struct Rewriter<'a> {
-    root: &'a Value,
-    id: &'a str,
+    references: References<'a>,
+    work: disjoint::Work,
     targets: Vec<(&'a Value, String)>, // of $ref, with the path of the reference
     numbers: HashMap<*const Value, usize>,
     nodes: usize,
@@ -203,6 +208,7 @@ struct Rewriter<'a> {
     intersects: bool,
     patterns: usize, // of properties
     optional: usize, // parts of patterns that may be empty
+    wide: usize,     // classes of many characters in patterns
 }
 
 /// One schema while it is rewritten.
@@ -291,13 +297,17 @@ impl<'a> Rewriter<'a> {
             "pattern" => {
                 let text = string(value, &at)?;
                 self.optional += regex::optional_parts(text);
-                if self.optional > 2 * regex::OPTIONAL_MAX {
-                    let text = format!("schema at {at}: too many repeated parts in all patterns");
-                    return Err(Failure::Limit(text));
+                self.wide += regex::wide_parts(text);
+                if self.optional > 2 * regex::OPTIONAL_MAX || self.wide > 2 * regex::WIDE_MAX {
+                    let text = "too many repeated parts or classes in all patterns";
+                    return Err(Failure::Limit(format!("schema at {at}: {text}")));
                 }
                 let made = regex::from_ecmascript(text).map_err(|e| {
                     let short = Value::from(text.chars().take(80).collect::<String>());
-                    unsupported(&at, &format!("{e:.200}: {short}"))
+                    match format!("schema at {at}: {e:.200}: {short}") {
+                        text if e.starts_with("too many") => Failure::Limit(text),
+                        text => Failure::Unsupported(text),
+                    }
                 })?;
                 Value::from(made)
             }
@@ -420,7 +430,18 @@ impl<'a> Rewriter<'a> {
         at: &str,
     ) -> Result<(), Failure> {
         let list = array(value, at)?;
-        if let Some((a, b)) = disjoint::overlap(list, &|r| self.resolve(r, at).ok()) {
+        let search = disjoint::Search {
+            resolve: &|text| self.references.resolve(text, at).ok(),
+            work: &self.work,
+        };
+        let overlap = search.overlap(list);
+        if self.work.spent() {
+            let text = "it takes too long to tell that its branches exclude each other";
+            return Err(Failure::Limit(format!(
+                "schema at {at}: {text}; anyOf is supported"
+            )));
+        }
+        if let Some((a, b)) = overlap {
             return Err(unsupported(
                 at,
                 &format!("cannot tell that [{a}] and [{b}] exclude each other; anyOf is supported"),
@@ -437,38 +458,13 @@ impl<'a> Rewriter<'a> {
 
     fn reference(&mut self, value: &'a Value, at: &str) -> Result<Value, Failure> {
         let text = string(value, at)?;
-        let target = self.resolve(text, at)?;
+        let target = self.references.resolve(text, at)?;
         let next = self.targets.len();
         let number = *self.numbers.entry(target).or_insert(next);
         if number == next {
             self.targets.push((target, target_path(text)));
         }
         Ok(Value::from(format!("#/$defs/{number}")))
-    }
-
-    fn resolve(&self, text: &str, at: &str) -> Result<&'a Value, Failure> {
-        let quoted = Value::from(text.chars().take(80).collect::<String>());
-        let fragment = match text.strip_prefix(self.id).unwrap_or(text) {
-            "" => "",
-            local => local.strip_prefix('#').ok_or_else(|| {
-                unsupported(
-                    at,
-                    &format!("{quoted} leads out of the schema; nothing is fetched"),
-                )
-            })?,
-        };
-        let fragment = percent_decode(fragment)
-            .ok_or_else(|| invalid(at, &format!("{quoted} is no reference")))?;
-        let target = if fragment.is_empty() {
-            Some(self.root)
-        } else if fragment.starts_with('/') {
-            self.root
-                .pointer(&fragment)
-                .filter(|_| leads_to_schema(&fragment))
-        } else {
-            anchor(self.root, &fragment)
-        };
-        target.ok_or_else(|| invalid(at, &format!("{quoted} leads to no schema")))
     }
 
     /// llguidance keeps a decimal of 32 bits, and the least common multiple of two in 32 bits.
@@ -541,90 +537,13 @@ fn types(value: &Value, at: &str) -> Result<Value, Failure> {
     Ok(value.clone())
 }
 
-/// A name that must be there and cannot be is what is wrong, not that no text can end.
-fn required(map: &Map<String, Value>, value: &Value, at: &str) -> Result<Value, Failure> {
-    let made = names(value, at)?;
-    let closed = map.get("additionalProperties") == Some(&Value::Bool(false))
-        && !map.contains_key("patternProperties");
-    let named = map.get("properties").and_then(Value::as_object);
-    let mut asked = made.as_array().into_iter().flatten();
-    let missing = asked.find(|n| !named.is_some_and(|m| n.as_str().is_some_and(|k| m.contains_key(k))));
-    match missing {
-        Some(name) if closed => {
-            let short: String = name.as_str().unwrap_or("").chars().take(64).collect();
-            let text = format!("{} is not among properties, and no other may come", Value::from(short));
-            Err(invalid(at, &text))
-        }
-        _ => Ok(made),
-    }
-}
-
-fn names(value: &Value, at: &str) -> Result<Value, Failure> {
-    match value.as_array() {
-        Some(list) if list.len() > PROPERTIES_MAX => {
-            let text = format!(
-                "schema at {at}: {} names, at most {PROPERTIES_MAX}",
-                list.len()
-            );
-            Err(Failure::Limit(text))
-        }
-        Some(list) if list.iter().all(Value::is_string) => Ok(value.clone()),
-        _ => Err(invalid(at, "must be an array of strings")),
-    }
-}
-
-fn any_name(value: &Value) -> bool {
-    match value {
-        Value::Object(map) => map.iter().all(|(k, v)| k == "type" && v == "string"),
-        _ => *value == Value::Bool(true),
-    }
-}
-
-fn count(value: &Value, at: &str) -> Result<Value, Failure> {
+pub fn count(value: &Value, at: &str) -> Result<Value, Failure> {
     let whole = value.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0);
     match whole {
         None => Err(invalid(at, "must be a whole number, 0 or more")),
         Some(n) if n > COUNT_MAX as f64 => Err(unsupported(at, &format!("at most {COUNT_MAX}"))),
         Some(n) => Ok(Value::from(n as u64)),
     }
-}
-
-/// minProperties and maxProperties. A key may come twice among those that are not named, and counts
-/// once; and llguidance does not count named ones that may be absent, but for "at most one of them".
-fn properties_count(
-    map: &Map<String, Value>,
-    key: &str,
-    value: &Value,
-    at: &str,
-) -> Result<Value, Failure> {
-    let wanted = count(value, at)?;
-    let mut required: Vec<_> = match map.get("required") {
-        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
-    required.sort_unstable();
-    required.dedup();
-    let rest = wanted
-        .as_u64()
-        .unwrap_or(0)
-        .saturating_sub(required.len() as u64);
-    let open = map.get("additionalProperties") != Some(&Value::Bool(false))
-        || map.contains_key("patternProperties");
-    let named = map.get("properties").and_then(Value::as_object);
-    let optional = named.is_some_and(|n| n.keys().any(|k| !required.contains(&k.as_str())));
-    let least = key == "minProperties";
-    if least && open && rest > 1 {
-        return Err(unsupported(at, "at most one more than the required ones"));
-    }
-    let counts = if least { rest > 0 } else { true };
-    let one = if least { rest <= 1 } else { rest == 1 };
-    if optional && counts && (open || !one) {
-        return Err(unsupported(
-            at,
-            "not supported beside properties that may be absent",
-        ));
-    }
-    Ok(wanted)
 }
 
 /// A double on the inner side of the bound; None for a draft 4 flag that does nothing.
@@ -734,94 +653,6 @@ fn format(parts: &mut Parts, value: &Value, at: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn target_path(reference: &str) -> String {
-    let fragment = reference
-        .split_once('#')
-        .map_or("", |(_, fragment)| fragment);
-    match fragment.strip_prefix('/') {
-        Some(pointer) => pointer.split('/').take(100).fold("$".into(), |path, key| {
-            let key = key.replace("~1", "/").replace("~0", "~");
-            match key.parse::<u32>() {
-                Ok(index) => format!("{path}[{index}]"),
-                Err(_) => child(&path, &key),
-            }
-        }),
-        None if fragment.is_empty() => "$".into(),
-        None => format!("#{fragment:.64}"),
-    }
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(b) = bytes.next() {
-        if b != b'%' {
-            out.push(b);
-            continue;
-        }
-        let high = (bytes.next()? as char).to_digit(16)?;
-        out.push((high * 16 + (bytes.next()? as char).to_digit(16)?) as u8);
-    }
-    String::from_utf8(out).ok()
-}
-
-/// Whether a pointer ends at a schema, not at a list or table of schemas or within a value.
-fn leads_to_schema(pointer: &str) -> bool {
-    #[derive(PartialEq)]
-    enum Place {
-        Schema,
-        Table,
-        List,
-        ListOrSchema,
-        Unknown,
-        Data,
-    }
-    let mut place = Place::Schema;
-    for token in pointer.split('/').skip(1) {
-        let index = token.bytes().all(|b| b.is_ascii_digit());
-        place = match place {
-            Place::ListOrSchema if index => Place::Schema,
-            Place::Schema | Place::ListOrSchema => match token {
-                "properties" | "patternProperties" | "$defs" | "definitions" => Place::Table,
-                "dependentSchemas" | "dependencies" => Place::Table,
-                "allOf" | "anyOf" | "oneOf" | "prefixItems" => Place::List,
-                "items" => Place::ListOrSchema,
-                "additionalProperties" | "additionalItems" | "not" | "if" | "then" => Place::Schema,
-                "else" | "contains" | "propertyNames" => Place::Schema,
-                "unevaluatedItems" | "unevaluatedProperties" | "contentSchema" => Place::Schema,
-                "enum" | "const" | "default" | "examples" | "required" => Place::Data,
-                _ => Place::Unknown,
-            },
-            Place::Table | Place::List => Place::Schema,
-            Place::Unknown => Place::Unknown,
-            Place::Data => Place::Data,
-        };
-    }
-    !matches!(place, Place::Table | Place::List | Place::Data)
-}
-
-fn anchor<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
-    match value {
-        Value::Object(map) => {
-            let here = ["$anchor", "$dynamicAnchor"]
-                .iter()
-                .any(|k| map.get(*k).and_then(Value::as_str) == Some(name))
-                || ["$id", "id"].iter().any(|k| {
-                    map.get(*k)
-                        .and_then(Value::as_str)
-                        .and_then(|v| v.strip_prefix('#'))
-                        == Some(name)
-                });
-            if here {
-                return Some(value);
-            }
-            map.values().find_map(|v| anchor(v, name))
-        }
-        Value::Array(list) => list.iter().find_map(|v| anchor(v, name)),
-        _ => None,
-    }
-}
-
 fn size(value: &Value) -> usize {
     match value {
         Value::Object(map) => 1 + map.values().map(size).sum::<usize>(),
@@ -831,9 +662,10 @@ fn size(value: &Value) -> usize {
 }
 
 fn alternatives(value: &Value) -> usize {
-    let Some(map) = value.as_object() else {
-        return 1;
-    };
+    value.as_object().map_or(1, alternatives_of)
+}
+
+fn alternatives_of(map: &Map<String, Value>) -> usize {
     let mut n: usize = 1;
     for key in ["anyOf", "oneOf", "enum"] {
         if let Some(Value::Array(list)) = map.get(key) {
@@ -863,8 +695,8 @@ fn product_check(map: &Map<String, Value>, path: &str) -> Result<(), Failure> {
     if !map.keys().any(|k| APPLICATORS.contains(&k.as_str())) {
         return Ok(());
     }
-    let whole = Value::Object(map.clone());
-    let product = alternatives(&whole).saturating_mul(size(&whole));
+    let whole = 1 + map.values().map(size).sum::<usize>();
+    let product = alternatives_of(map).saturating_mul(whole);
     let lone = map.len() == 1 || (map.len() == 2 && map.contains_key("type"));
     if !lone && product > PRODUCT_MAX {
         return Err(Failure::Limit(format!(
