@@ -28,7 +28,7 @@ http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection
   x->server = s;
   x->connection = connection;
   x->path = copy;
-  x->watch_fd = -1;
+  x->watch_fd = x->fd = -1;
   x->received_ns = clock_real_now(NULL);
   strncpy(x->method, method, sizeof x->method - 1);
   bytes_init(&x->body, s->options.body_max);
@@ -189,6 +189,11 @@ size_t http_stream_write(http_exchange *x, const char *data, size_t len) {
     pthread_mutex_unlock(&x->lock);
     return len;
   }
+  if (direct_send(x, data, len)) {
+    if (x->cut) wake_connection(x);
+    pthread_mutex_unlock(&x->lock);
+    return len;
+  }
   size_t room = HTTP_RING_BYTES - x->ring_used, n = len < room ? len : room;
   size_t tail = (x->ring_head + x->ring_used) % HTTP_RING_BYTES, first = HTTP_RING_BYTES - tail;
   if (first > n) first = n;
@@ -216,7 +221,7 @@ static ssize_t stream_read(void *context, uint64_t position, char *out, size_t m
   http_exchange *x = context;
   ssize_t n;
   pthread_mutex_lock(&x->lock);
-  if (x->gone) {
+  if (x->gone || x->cut) {
     n = MHD_CONTENT_READER_END_WITH_ERROR;
   } else if (x->ring_used) {
     size_t take = x->ring_used < max ? x->ring_used : max, first = HTTP_RING_BYTES - x->ring_head;
@@ -256,6 +261,11 @@ enum MHD_Result exchange_queue(http_exchange *x, struct MHD_Connection *connecti
     if (!response) free(body.data);
   } else {
     http_exchange_hold(x);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    pthread_mutex_lock(&x->lock);
+    if (info && x->is_11 && strcmp(x->method, "HEAD") != 0) direct_open(x, info->connect_fd);
+    pthread_mutex_unlock(&x->lock);
     response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, x, stream_free);
     if (!response) http_exchange_release(x);

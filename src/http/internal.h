@@ -36,6 +36,7 @@ struct http_exchange {
   http_connection *owner;
   bool handled, queued, close;
   bool has_body;     /* one is announced */
+  bool is_11;        /* the request's version */
   size_t discarded;  /* bytes of a body that was too large */
   size_t counted;    /* bytes of the body that the server counts among all */
   bool crowded;      /* there was no room among them */
@@ -64,6 +65,10 @@ struct http_exchange {
   char *ring; /* ANSWER_STREAM: ring_used bytes from ring_head on */
   size_t ring_head, ring_used;
   bool ended, broken, want_room;
+  /* The short way of a stream, see direct.c. */
+  int fd; /* the connection's own; -1: the short way is closed */
+  int send_most;
+  bool cut; /* half a chunk went out: nothing can follow */
 };
 
 typedef struct http_slot {
@@ -96,6 +101,10 @@ http_exchange *exchange_create(http_server *s, struct MHD_Connection *connection
 void exchange_mark_gone(http_exchange *x);
 /* Builds and queues the response; HTTP thread, once. */
 enum MHD_Result exchange_queue(http_exchange *x, struct MHD_Connection *connection);
+
+/* direct.c; under the exchange's lock. True: all of it is on its way. */
+bool direct_send(http_exchange *x, const char *data, size_t len);
+void direct_open(http_exchange *x, int fd);
 
 /* headers.c: NULL if all is well, else what is wrong. */
 typedef struct http_head {

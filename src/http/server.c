@@ -76,6 +76,7 @@ static enum MHD_Result begin_request(http_server *s, struct MHD_Connection *conn
   http_head head = {0};
   const char *problem = headers_check(connection, method, version, &head);
   x->has_body = head.chunked || head.length > 0;
+  x->is_11 = strcmp(version, "HTTP/1.1") == 0;
   if (problem)
     refuse(s, x, 400, problem);
   else if (strlen(method) >= sizeof x->method)

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "text/rust/troika_text_rs.h"
+#include "text/rust_error.h"
 #include "text/tokenizer_internal.h"
 
 struct grammar_vocab {
@@ -18,15 +19,6 @@ struct grammar {
   uint32_t words;
   char failure[256];
 };
-
-/* An error's text comes from a client's source: it may hold anything. */
-static troika_status rs_failed(int status, troika_rs_text *error, troika_error *err) {
-  size_t n = error->len < 400 ? error->len : 400;
-  error_set(err, (troika_status)status, "%.*s", (int)n, n ? error->ptr : "");
-  if (err) utf8_clean(err->text, false);
-  troika_rs_text_free(error);
-  return (troika_status)status;
-}
 
 static troika_rs_token_kind token_kind(const tokenizer *t, uint32_t id) {
   if (tokenizer_is_end(t, (int32_t)id)) return TROIKA_RS_TOKEN_END;
@@ -58,7 +50,7 @@ troika_status grammar_vocab_create(const tokenizer *t, grammar_vocab **out, troi
   free(kind);
   if (status != TROIKA_OK) {
     free(v);
-    return rs_failed(status, &error, err);
+    return rs_failed(status, "", &error, err);
   }
   *out = v;
   return TROIKA_OK;
@@ -88,7 +80,7 @@ troika_status grammar_create(const grammar_vocab *v, grammar_kind kind, bytes_vi
                                         (troika_rs_bytes){source.ptr, source.len}, &g->rs, &error);
   if (status != TROIKA_OK) {
     free(g);
-    return rs_failed(status, &error, err);
+    return rs_failed(status, "", &error, err);
   }
   *out = g;
   return TROIKA_OK;
@@ -102,7 +94,7 @@ troika_status grammar_clone(const grammar *g, grammar **out, troika_error *err) 
   int status = troika_rs_grammar_clone(g->rs, &copy->rs, &error);
   if (status != TROIKA_OK) {
     free(copy);
-    return rs_failed(status, &error, err);
+    return rs_failed(status, "", &error, err);
   }
   *out = copy;
   return TROIKA_OK;

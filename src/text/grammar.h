@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grammar.h - answers that keep to a form: a JSON object, a JSON schema, a regular expression, a
  * grammar in Lark's notation. Says which tokens may come next, step by step, by llguidance in the
  * Rust static library beside this file.
@@ -38,10 +39,9 @@
  *
  * Threads: a vocabulary is immutable, any thread. A grammar belongs to one thread at a time; it may
  * be made on one and used on another. create starts and joins a thread with a 64 MiB stack: call it
- * from a client's thread. mask and accept are for the runtime thread: their steps are bounded (some
- * ms for the most hostile source), 256 KiB of stack are plenty; they allocate inside llguidance.
- *
- * SPDX-License-Identifier: Apache-2.0 */
+ * from a client's thread. mask and accept are for the runtime thread: some ms at most, but for
+ * sources so ambiguous that a step is ended after GRAMMAR_STEP_MS of processor time (a thread of the
+ * process looks after that); 256 KiB of stack are plenty; they allocate inside llguidance. */
 #ifndef TEXT_GRAMMAR_H
 #define TEXT_GRAMMAR_H
 
@@ -55,7 +55,10 @@
 enum {
   GRAMMAR_SOURCE_MAX = 128 << 10, /* bytes */
   GRAMMAR_NESTING_MAX = 100,      /* brackets within brackets: of JSON, of ( [ { in the others */
-  GRAMMAR_BLANKS_MAX = 20
+  GRAMMAR_BLANKS_MAX = 20,
+  GRAMMAR_HELD_MAX_MB = 10,  /* what one grammar may hold when it is made */
+  GRAMMAR_GROWN_MAX_MB = 32, /* and in the course of an answer, its tables growing by use */
+  GRAMMAR_STEP_MS = 200      /* processor time of one mask or accept */
 };
 
 typedef struct grammar_vocab grammar_vocab;
@@ -74,21 +77,27 @@ typedef enum grammar_kind {
   GRAMMAR_LARK
 } grammar_kind;
 
-/* Milliseconds; less than two seconds for a hostile source, and bounded memory.
+/* Milliseconds; less than two seconds of processor time for a hostile source, and at most 150 MB
+ * while it is read. What is made holds at most GRAMMAR_HELD_MAX_MB, a usual schema 0.1 to
+ * 1; more in an answer where characters are counted: 14 to 30 for a text of maxLength 10,000.
  * TROIKA_INVALID: the source is wrong, or no text fits it; TROIKA_FORMAT: not UTF-8;
  * TROIKA_UNSUPPORTED: right, but not enforceable; TROIKA_LIMIT: too long, too deep, or too much
  * work. Always with the reason, and the place if it has one. Owned: grammar_destroy. */
 troika_status grammar_create(const grammar_vocab *v, grammar_kind kind, bytes_view source,
                              grammar **out, troika_error *err);
-/* A second one in the same state: n choices of one request parse the source once. */
+/* A second one in the same state, for n choices of one request: the source is not parsed again, the
+ * tables are copied (0.1 ms, 5 ms for the largest). Both then answer the same tokens alike, and are
+ * independent: each may be used, cloned and destroyed on a thread of its own. During the call g
+ * belongs to the caller: clone before the original is given to another thread, such as on the
+ * client's thread, right after create. */
 troika_status grammar_clone(const grammar *g, grammar **out, troika_error *err);
 void grammar_destroy(grammar **g);
 
 /* Writes grammar_mask_words(v) words: bit i % 32 of word i / 32 is set if token i may come next.
  * A token that ends an answer is set, as all such tokens are, if and only if the text so far is
  * complete; no other control token ever. At least one bit is set. The same tokens after the same
- * source always give the same mask. Any failure (TROIKA_LIMIT: the step would take too long;
- * TROIKA_INTERNAL) is for good: the answer must end with an error; `bits` is then all zero. */
+ * source always give the same mask. Any failure (TROIKA_LIMIT: the step would take too long,
+ * or the grammar would hold too much; TROIKA_INTERNAL) is for good: the answer must end with an error; `bits` is then all zero. */
 troika_status grammar_mask(grammar *g, uint32_t *bits);
 uint32_t grammar_mask_words(const grammar_vocab *v);
 /* A token that the mask of this state allows; an end token ends the text. TROIKA_INVALID for
@@ -97,7 +106,8 @@ troika_status grammar_accept(grammar *g, int32_t token);
 /* Why mask or accept failed: a sentence, "" before that. Borrowed from g. */
 const char *grammar_failure(const grammar *g);
 
-/* The text so far is one that the grammar describes. */
+/* The text so far is one that the grammar describes. The mask says so too, by its end tokens: this
+ * is how tests hold the two against each other. */
 bool grammar_is_complete(grammar *g);
 /* It is complete and nothing may follow but an end token, or an end token has come: the engine can
  * stop without asking the model. */

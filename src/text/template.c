@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "text/rust/troika_text_rs.h"
+#include "text/rust_error.h"
 #include "text/tokenizer_internal.h"
 
 _Static_assert((int)CHAT_GENERATE == TROIKA_RS_GENERATE &&
@@ -32,14 +33,6 @@ static troika_rs_bytes rs_bytes(bytes_view v) {
   return (troika_rs_bytes){v.ptr, v.len};
 }
 
-static troika_status rs_failed(int status, troika_rs_text *error, const char *what,
-                               troika_error *err) {
-  error_set(err, (troika_status)status, "%s%.*s", what, (int)(error->len < 400 ? error->len : 400),
-            error->len ? error->ptr : "");
-  troika_rs_text_free(error);
-  return (troika_status)status;
-}
-
 static troika_status create(bytes_view source, bytes_view bos, bytes_view eos, bool builtin,
                             chat_template **out, troika_error *err) {
   chat_template *t = calloc(1, sizeof *t);
@@ -58,7 +51,7 @@ static troika_status create(bytes_view source, bytes_view bos, bytes_view eos, b
       troika_rs_template_create(rs_bytes(source), rs_bytes(bos), rs_bytes(eos), &t->rs, &error);
   if (status != TROIKA_OK) {
     chat_template_destroy(&t);
-    return rs_failed(status, &error, "chat template: ", err);
+    return rs_failed(status, "chat template: ", &error, err);
   }
   *out = t;
   return TROIKA_OK;
@@ -114,7 +107,7 @@ troika_status chat_template_render(const chat_template *t, bytes_view messages_j
                                       .end = (troika_rs_chat_end)options.end};
   troika_rs_text text = {0}, error = {0};
   int status = troika_rs_template_render(t->rs, &request, &text, &error);
-  if (status != TROIKA_OK) return rs_failed(status, &error, "", err);
+  if (status != TROIKA_OK) return rs_failed(status, "", &error, err);
   troika_status room = bytes_reserve(out, text.len);
   if (room == TROIKA_OK)
     bytes_append(out, text.ptr, text.len);
@@ -149,7 +142,7 @@ troika_status chat_template_tokenize(const chat_template *t, const tokenizer *to
   troika_rs_text text = {0}, error = {0};
   int failed = troika_rs_template_render(t->rs, &request, &text, &error);
   free(controls);
-  if (failed != TROIKA_OK) return rs_failed(failed, &error, "", err);
+  if (failed != TROIKA_OK) return rs_failed(failed, "", &error, err);
   troika_status status = tokenizer_encode_literal(
       tok, bytes_of(text.ptr, text.len), text.literal, text.literal_n,
       (tokenizer_options){.parse_special = true, .add_bos = true}, max, out, err);

@@ -97,6 +97,9 @@ def ask_known(server, light):
     for beginning in BEGINNINGS:
         body = {"prompt": beginning, "temperature": 0, "max_tokens": 2 if light else 8}
         known["completion"].append({"body": body, "text": server.ask("/v1/completions", body)["choices"][0]["text"]})
+    # Of a form, so that the thread that watches over the steps of forms is there from the beginning.
+    body = {"prompt": "A", "response_format": {"type": "grammar", "syntax": "regex", "definition": "yes|no"}, "temperature": 0}
+    known["completion"].append({"body": body, "text": server.ask("/v1/completions", body)["choices"][0]["text"]})
     return known
 
 

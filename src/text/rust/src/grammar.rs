@@ -26,8 +26,11 @@ const BLANKS: &str = "\\n?\\x20{1,20}|\\n";
 /// does not know.
 const ESCAPES: &str = "nrbtf\\\"";
 
-/// What one grammar may hold, parser, lexer and the answer's states together.
+/// What one grammar may hold before its first token, parser and lexer together.
 const HELD_MAX: isize = 10 << 20;
+/// And in the course of an answer, which only those grow to that are being answered: a text of
+/// 10,000 characters whose length is counted takes 14 to 30 MB, by the length of its tokens.
+const GROWN_MAX: isize = 32 << 20;
 /// Processor time of one mask or one token. Steps that the limits below allow take a few
 /// milliseconds, but ambiguity multiplies them.
 const STEP_MAX: Duration = Duration::from_millis(200);
@@ -39,7 +42,7 @@ fn limits() -> ParserLimits {
         initial_lexer_fuel: 300_000,
         step_lexer_fuel: 100_000,
         step_max_items: 50_000,
-        max_lexer_states: 20_000,
+        max_lexer_states: 100_000,
         max_grammar_size: 200_000,
         precompute_large_lexemes: true,
         verbose_errors: false,
@@ -246,7 +249,7 @@ impl Grammar {
         let first = grammar.run(FIRST_STEP_MAX, |g| g.step().map(|_| ()));
         grammar.held = memory::net() - before;
         first
-            .and_then(|()| grammar.held_check())
+            .and_then(|()| grammar.held_check(HELD_MAX))
             .map_err(|failure| failure_of(what, &failure.text()))?;
         Ok(grammar)
     }
@@ -265,9 +268,9 @@ impl Grammar {
         })
     }
 
-    fn held_check(&self) -> Result<(), Failure> {
-        if self.held > HELD_MAX {
-            let mb = HELD_MAX >> 20;
+    fn held_check(&self, most: isize) -> Result<(), Failure> {
+        if self.held > most {
+            let mb = most >> 20;
             return Err(Failure::Limit(format!("its size exceeds {mb} MB")));
         }
         Ok(())
@@ -380,7 +383,7 @@ impl Grammar {
         let result = catch_unwind(AssertUnwindSafe(|| self.run(STEP_MAX, work)))
             .unwrap_or_else(|_| Err(Failure::Internal("panic".into())));
         self.held += memory::net() - before;
-        let result = result.and_then(|made| self.held_check().map(|()| made));
+        let result = result.and_then(|made| self.held_check(GROWN_MAX).map(|()| made));
         result.map_err(|failure| {
             // Nothing will be asked of it again, and what it holds may be much.
             self.matcher = Matcher::new(Err(std::io::Error::other("failed").into()));

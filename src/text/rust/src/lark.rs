@@ -115,7 +115,8 @@ pub fn check(source: &str) -> Result<(), Failure> {
                 taken = quoted(rest, b'/');
                 let inner = std::str::from_utf8(&rest[..taken]).unwrap_or("");
                 optional += regex::optional_parts(inner);
-                wide += regex::wide_parts(inner);
+                let flags = name(&rest[taken..]);
+                wide += regex::wide_parts(inner, flags.contains('i'));
                 alternatives += inner.matches('|').count();
             }
             b'*' | b'?' | b'+' => optional += 1,

@@ -15,7 +15,7 @@ const BLANK_ANY: &str = r"[\s\ufeff\x1c-\x1f\x85]";
 /// read the same text differently it is rewritten, and refused where that is not worth it.
 pub fn from_ecmascript(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 8);
-    if wide_parts(pattern) > WIDE_MAX {
+    if wide_parts(pattern, false) > WIDE_MAX {
         return Err(format!("too many classes, at most {WIDE_MAX}"));
     }
     let mut chars = pattern.chars().peekable();
@@ -93,15 +93,27 @@ pub fn optional_parts(regex: &str) -> usize {
     quantifiers + empty.iter().sum::<usize>()
 }
 
-/// Classes of hundreds of ranges, each of which is written out when the text is parsed: 5 KB, and
-/// up to 0.3 ms where case is ignored.
+/// Classes of hundreds of ranges, each of which is written out when the text is parsed: 5 KB. Where
+/// case is ignored each character of a class is looked up, up to 3 ms for one: they count more.
 pub const WIDE_MAX: usize = 2000;
+const WIDE_FOLDED: usize = 10;
 
-pub fn wide_parts(regex: &str) -> usize {
-    let (mut n, mut escaped) = (0, false);
+pub fn wide_parts(regex: &str, folded: bool) -> usize {
+    let flags = |group: &str| {
+        let end = group.find(|c: char| !c.is_ascii_alphabetic());
+        group[..end.unwrap_or(group.len())].contains('i')
+    };
+    let folded = folded || regex.split("(?").skip(1).any(flags);
+    let each = if folded { WIDE_FOLDED } else { 1 };
+    let (mut n, mut escaped, mut before) = (0, false, 0);
     for b in regex.bytes() {
-        n += (escaped && b"pPwWdDsS".contains(&b)) as usize;
+        n += match b {
+            b'p' | b'P' | b'w' | b'W' | b'd' | b'D' | b's' | b'S' if escaped => each,
+            b'\\' | 0x80.. if folded && before == b'-' => each,
+            _ => 0,
+        };
         escaped = b == b'\\' && !escaped;
+        before = b;
     }
     n
 }
@@ -111,7 +123,7 @@ pub fn check(regex: &str, search: bool) -> Result<(), String> {
     if optional_parts(regex) > OPTIONAL_MAX {
         return Err(format!("too many repeated parts, at most {OPTIONAL_MAX}"));
     }
-    if wide_parts(regex) > WIDE_MAX {
+    if wide_parts(regex, false) > WIDE_MAX {
         return Err(format!("too many classes, at most {WIDE_MAX}"));
     }
     let slashes = regex.chars().rev().take_while(|c| *c == '\\').count();

@@ -297,7 +297,7 @@ impl<'a> Rewriter<'a> {
             "pattern" => {
                 let text = string(value, &at)?;
                 self.optional += regex::optional_parts(text);
-                self.wide += regex::wide_parts(text);
+                self.wide += regex::wide_parts(text, false);
                 if self.optional > 2 * regex::OPTIONAL_MAX || self.wide > 2 * regex::WIDE_MAX {
                     let text = "too many repeated parts or classes in all patterns";
                     return Err(Failure::Limit(format!("schema at {at}: {text}")));
