@@ -40,8 +40,8 @@
  * Threads: a vocabulary is immutable, any thread. A grammar belongs to one thread at a time; it may
  * be made on one and used on another. create starts and joins a thread with a 64 MiB stack: call it
  * from a client's thread. mask and accept are for the runtime thread: some ms at most, but for
- * sources so ambiguous that a step is ended after GRAMMAR_STEP_MS of processor time (a thread of the
- * process looks after that); 256 KiB of stack are plenty; they allocate inside llguidance. */
+ * sources so ambiguous that a step is ended after GRAMMAR_STEP_MS of processor time (a thread of
+ * the process looks after that); 256 KiB of stack are plenty; they allocate inside llguidance. */
 #ifndef TEXT_GRAMMAR_H
 #define TEXT_GRAMMAR_H
 
@@ -96,8 +96,9 @@ void grammar_destroy(grammar **g);
 /* Writes grammar_mask_words(v) words: bit i % 32 of word i / 32 is set if token i may come next.
  * A token that ends an answer is set, as all such tokens are, if and only if the text so far is
  * complete; no other control token ever. At least one bit is set. The same tokens after the same
- * source always give the same mask. Any failure (TROIKA_LIMIT: the step would take too long,
- * or the grammar would hold too much; TROIKA_INTERNAL) is for good: the answer must end with an error; `bits` is then all zero. */
+ * source always give the same mask. Any failure (TROIKA_LIMIT: the step would take too long, or
+ * the grammar would hold too much; TROIKA_INTERNAL) is for good: the answer must end with an error;
+ * `bits` is then all zero. */
 troika_status grammar_mask(grammar *g, uint32_t *bits);
 uint32_t grammar_mask_words(const grammar_vocab *v);
 /* A token that the mask of this state allows; an end token ends the text. TROIKA_INVALID for

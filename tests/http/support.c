@@ -64,6 +64,9 @@ static void stream(work *w) {
   char *frame = malloc(w->size + 1);
   memset(frame, 'x', w->size);
   for (unsigned i = 0; i < w->count && !http_gone(w->x); i++) {
+    char number[16];
+    snprintf(number, sizeof number, "%08u", i);
+    if (w->size >= 100) memcpy(frame, number, 8);
     for (size_t done = 0; done < w->size && !http_gone(w->x);) {
       done += http_stream_write(w->x, frame + done, w->size - done);
       if (done < w->size) wait_news(w);

@@ -485,6 +485,32 @@ static void test_stream(void **state) {
   close(fd);
 }
 
+/* Takes off the chunks' framing and looks at the frames' numbers; how many there are. */
+static unsigned check_frames(const char *p, size_t size) {
+  static char body[4 << 20];
+  size_t len = 0;
+  for (;;) {
+    char *end;
+    size_t n = strtoul(p, &end, 16);
+    assert_true(end > p && !strncmp(end, "\r\n", 2));
+    if (!n) break;
+    assert_true(len + n <= sizeof body);
+    memcpy(body + len, end + 2, n);
+    len += n;
+    p = end + 2 + n;
+    assert_memory_equal(p, "\r\n", 2);
+    p += 2;
+  }
+  assert_int_equal(len % size, 0);
+  for (size_t i = 0; i < len / size; i++) {
+    char number[24];
+    snprintf(number, sizeof number, "%08zu", i);
+    assert_memory_equal(body + i * size, number, 8);
+    for (size_t j = 8; j < size; j++) assert_true(body[i * size + j] == 'x');
+  }
+  return (unsigned)(len / size);
+}
+
 /* A reader that stops reading fills its ring, and the writer waits; then everything arrives. */
 static void test_slow_reader(void **state) {
   (void)state;
@@ -492,10 +518,32 @@ static void test_slow_reader(void **state) {
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
   client_send(fd, "GET /stream?n=3000&size=1000 HTTP/1.1\r\nHost: a\r\n\r\n");
   usleep(300000);
-  const char *a = client_read(fd, "0\r\n\r\n", 8000);
-  size_t x = 0;
-  for (const char *p = a; *p; p++) x += *p == 'x';
-  assert_true(x >= 3000000);
+  const char *a = client_read(fd, "0\r\n\r\n", 8000), *p = strstr(a, "\r\n\r\n");
+  assert_non_null(p);
+  assert_int_equal(check_frames(p + 4, 1000), 3000);
+  close(fd);
+}
+
+/* Now and then behind, now and then waiting for more: frames go both ways, through the ring and
+ * straight into the socket, and none overtakes another. */
+static void test_frames_keep_their_order(void **state) {
+  (void)state;
+  int fd = client_open(&server), size = 4096;
+  static char text[1 << 20];
+  size_t len = 0;
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+  client_send(fd, "GET /stream?n=900&size=500&pause=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+  for (int i = 0; len < sizeof text - 1 && !(len > 5 && !memcmp(text + len - 5, "0\r\n\r\n", 5));
+       i++) {
+    if (i % 60 == 0) usleep(120000);
+    ssize_t n = recv(fd, text + len, i % 2 ? 700 : sizeof text - 1 - len, 0);
+    assert_true(n > 0);
+    len += (size_t)n;
+  }
+  text[len] = 0;
+  const char *p = strstr(text, "\r\n\r\n");
+  assert_non_null(p);
+  assert_int_equal(check_frames(p + 4, 500), 900);
   close(fd);
 }
 
@@ -657,6 +705,7 @@ int main(void) {
       cmocka_unit_test(test_H6_idle_connections_make_room),
       cmocka_unit_test_setup_teardown(test_stream, start, stop),
       cmocka_unit_test_setup_teardown(test_slow_reader, start, stop),
+      cmocka_unit_test_setup_teardown(test_frames_keep_their_order, start, stop),
       cmocka_unit_test_setup_teardown(test_gone_is_seen, start, stop),
       cmocka_unit_test_setup_teardown(test_head_of_a_stream_ends_its_writer, start, stop),
       cmocka_unit_test_setup_teardown(test_gone_in_mid_request_frees_its_place, start, stop),
