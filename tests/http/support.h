@@ -16,8 +16,8 @@
 /*  GET  /now      answered from begin
  *  GET  /later    answered by another thread
  *  POST /echo     the body back, by another thread
- *  GET  /stream?n=COUNT&size=BYTES&pause=MS   COUNT frames from another thread,
- *                                             of x; with 100 bytes and more each begins with its number
+ *  GET  /stream?n=COUNT&size=BYTES&pause=MS   COUNT frames of x, from another thread;
+ *                 of 100 bytes and more each begins with its number
  *  GET  /hang     a stream that says nothing until the client is gone
  *  GET  /wait     no answer until the client is gone */
 typedef struct test_server {

@@ -1,11 +1,11 @@
 /* troika_text_rs.h - the C contract of the Rust static library beside this file.
  *
  * Only src/text/template.c and grammar.c call it. No call unwinds, prints or ends the process; a
- * status is a troika_status number. Parsing (templates, grammars, vocabularies) and rendering run on
- * a thread of their own with a 64 MiB stack, started and joined within the call; all else on the
+ * status is a troika_status number. Parsing (templates, grammars, vocabularies) and rendering run
+ * on a thread of their own with a 64 MiB stack, started and joined within the call; all else on the
  * caller's. The first grammar starts a thread "grammar-watch", which sleeps while there is none and
- * lives as long as the process. An error's text and a rendered text are owned by
- * the caller: troika_rs_text_free, also with {0}.
+ * lives as long as the process. An error's text and a rendered text are owned by the caller:
+ * troika_rs_text_free, also with {0}.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TEXT_RUST_TROIKA_TEXT_RS_H
