@@ -2,8 +2,8 @@
 /* The short way of a streamed frame: from the writer's thread straight into the socket.
  *
  * The long way is ring, eventfd, the HTTP thread, its state machine, send: two threads woken and
- * five system calls for each token. But a connection that is suspended, with nothing in its ring, has
- * sent all that the library was given, and the library does not touch its socket until it is
+ * five system calls for each token. But a connection that is suspended, with nothing in its ring,
+ * has sent all that the library was given, and the library does not touch its socket until it is
  * resumed. So the writer may send the next chunk itself, framed as the library frames it (RFC 9112,
  * 7.1), under the exchange's lock, which keeps the connection suspended. The short way is for
  * HTTP/1.1, whose streams are chunked, and for clients that read: as soon as bytes wait in the
