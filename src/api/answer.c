@@ -62,13 +62,12 @@ static void put_head(const api_answer *a, bytes_buffer *out) {
 }
 
 static void put_usage(const api_usage *u, bytes_buffer *out) {
+  unsigned long long prompt = u->prompt_tokens, made = u->completion_tokens,
+                     cached = u->cached_tokens;
   bytes_append_format(out,
                       "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu,"
                       "\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
-                      (unsigned long long)u->prompt_tokens,
-                      (unsigned long long)u->completion_tokens,
-                      (unsigned long long)(u->prompt_tokens + u->completion_tokens),
-                      (unsigned long long)u->cached_tokens);
+                      prompt, made, prompt + made, cached);
 }
 
 static double rate(double n, int64_t ns) {

@@ -89,12 +89,12 @@ void os_memory_free(void *memory, size_t len) {
 }
 
 uint64_t os_memory_resident(void) {
-  unsigned long long pages = 0, unused;
+  char line[128] = "";
   FILE *f = fopen("/proc/self/statm", "re");
   if (!f) return 0;
-  if (fscanf(f, "%llu %llu", &unused, &pages) != 2) pages = 0;
+  const char *second = fgets(line, sizeof line, f) ? strchr(line, ' ') : NULL;
   fclose(f);
-  return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+  return second ? strtoull(second, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
 uint64_t os_memory_peak(void) {
