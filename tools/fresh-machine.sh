@@ -43,7 +43,10 @@ server=''
 
 clean_up() {
   [ -z "$server" ] || kill -- "-$server" 2>/dev/null || true
-  if mountpoint -q "$root/proc"; then umount -l "$root/proc"; fi
+  local mounted
+  for mounted in dev/pts proc; do
+    if mountpoint -q "$root/$mounted"; then umount -l "$root/$mounted"; fi
+  done
   if [ $keep = yes ]; then echo "fresh-machine: kept in $folder" >&2; else rm -rf --one-file-system "$folder"; fi
 }
 trap clean_up EXIT
@@ -129,6 +132,9 @@ make_machine() {
     copy_settings
   fi
   mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+  mkdir -p "$root/dev/pts" # terminals, for the tests of the chat
+  mountpoint -q "$root/dev/pts" || mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+  [ -e "$root/dev/ptmx" ] || ln -s pts/ptmx "$root/dev/ptmx"
 }
 
 copy_tree() {

@@ -428,8 +428,35 @@ static void forbidding_all_is_refused(void **state) {
     assert_int_equal(result.token, 1);
   }
   p.bias_n = 2;
-  assert_int_equal(sample_token(&p, &history_empty, 0, x, 2, NULL, scratch, &result),
-                   TROIKA_NUMERIC);
+  assert_int_equal(sample_token(&p, &history_empty, 0, x, 2, NULL, scratch, &result), TROIKA_LIMIT);
+  free(scratch);
+}
+
+/* Only what the mask allows is drawn, hot, cold and filtered; log-probabilities know nothing of it. */
+static void a_mask_allows_some(void **state) {
+  (void)state;
+  enum { N = 70 };
+  float x[N];
+  uint32_t allowed[3] = {0, 1u << 8, 1u << 3}; /* 40 and 67 */
+  void *scratch = scratch_of(N);
+  sample_params p = params_default();
+  sample_result result;
+  unsigned seen[N] = {0};
+  p.allowed = allowed;
+  p.logprobs = true;
+  for (uint32_t i = 0; i < 300; i++) {
+    for (int j = 0; j < N; j++) x[j] = j == 5 ? 9 : (float)(j % 7) / 7;
+    p.temperature = i % 3 ? 1 : 0;
+    p.top_k = i % 5 ? 0 : 3;
+    assert_int_equal(sample_token(&p, &history_empty, i, x, N, NULL, scratch, &result), TROIKA_OK);
+    assert_true(result.token == 40 || result.token == 67);
+    assert_true(result.logprob < -5); /* token 5 has nearly all of the model's own mass */
+    seen[result.token]++;
+  }
+  assert_true(seen[40] && seen[67]);
+  allowed[1] = allowed[2] = 0;
+  for (int j = 0; j < N; j++) x[j] = 1;
+  assert_int_equal(sample_token(&p, &history_empty, 0, x, N, NULL, scratch, &result), TROIKA_LIMIT);
   free(scratch);
 }
 
@@ -523,6 +550,7 @@ int main(void) {
       cmocka_unit_test(changes_and_logprobs_equal_the_naive_ones),
       cmocka_unit_test(few_tokens_have_few_best),
       cmocka_unit_test(forbidding_all_is_refused),
+      cmocka_unit_test(a_mask_allows_some),
       cmocka_unit_test(kernels_change_no_token),
       cmocka_unit_test(big_vocabulary),
   };
