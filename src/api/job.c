@@ -50,8 +50,72 @@ bool api_job_create(api *a, http_exchange *x, api_endpoint endpoint) {
   return true;
 }
 
+static api_usage usage_of(const api_job *job) {
+  api_usage u = {.preprocess_ns = job->answer.preprocess_ns};
+  for (uint32_t i = 0; i < job->choices_n; i++) {
+    const api_choice *c = &job->choices[i];
+    const troika_event *e = &c->end;
+    if (!c->ended) continue;
+    u.completion_tokens += e->completion_tokens;
+    if (i == 0) u.timings = e->timings;
+    if (e->timings.decode_ns >= u.timings.decode_ns && e->completion_tokens > 1) {
+      u.timings.decode_ns = e->timings.decode_ns;
+      u.per_token_ns = e->timings.decode_ns / (e->completion_tokens - 1);
+    }
+    if (i % job->request.n) continue; /* a prompt counts once */
+    u.prompt_tokens += e->prompt_tokens;
+    u.cached_tokens += e->cached_tokens;
+  }
+  if (job->first_ns) u.first_token_ns = job->first_ns - http_received_ns(job->x);
+  return u;
+}
+
+static double ms(int64_t ns) {
+  return (double)ns / 1e6;
+}
+
+static void log_job(const api_job *job, const api_usage *u, unsigned status, int64_t total_ns) {
+  char members[512], outcome[16] = "gone";
+  if (!log_wants(LOG_INFO)) return;
+  if (status != API_STATUS_GONE) snprintf(outcome, sizeof outcome, "%u", status);
+  snprintf(
+      members, sizeof members,
+      "\"id\":\"%s\",\"method\":\"%s\",\"path\":\"%s\",\"status\":%u,\"stream\":%s,"
+      "\"choices\":%u,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"completion_tokens\":%llu,"
+      "\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
+      "\"first_token_ms\":%.3f,\"total_ms\":%.3f",
+      job->answer.id, http_method(job->x), http_path(job->x), status,
+      job->answer.stream ? "true" : "false", job->choices_n, (unsigned long long)u->prompt_tokens,
+      (unsigned long long)u->cached_tokens, (unsigned long long)u->completion_tokens,
+      ms(u->preprocess_ns), ms(u->timings.queue_ns), ms(u->timings.prefill_ns),
+      ms(u->timings.decode_ns), ms(u->first_token_ns), ms(total_ns));
+  log_with(LOG_INFO, members,
+           "%s %s %s%s prompt %llu cached %llu generated %llu preprocess %.1f queue %.1f prefill "
+           "%.1f decode %.1f total %.1f ms %s",
+           http_method(job->x), http_path(job->x), outcome, job->answer.stream ? " stream" : "",
+           (unsigned long long)u->prompt_tokens, (unsigned long long)u->cached_tokens,
+           (unsigned long long)u->completion_tokens, ms(u->preprocess_ns), ms(u->timings.queue_ns),
+           ms(u->timings.prefill_ns), ms(u->timings.decode_ns), ms(total_ns), job->answer.id);
+}
+
+/* Before the answer goes out: whoever has it finds it counted and logged. Once. */
+static void record(api_job *job) {
+  if (job->recorded) return;
+  job->recorded = true;
+  bool all_ended = job->choices_n && job->ended == job->choices_n;
+  unsigned status = job->left || !job->status ? API_STATUS_GONE : job->status;
+  int64_t total_ns = clock_real_now(NULL) - http_received_ns(job->x);
+  api_usage usage = usage_of(job);
+  if (all_ended && !job->failed && !job->left)
+    api_metrics_finished(&job->owner->metrics, &usage, total_ns);
+  if (!usage.prompt_tokens) usage.prompt_tokens = job->prompt_tokens;
+  api_metrics_answered(&job->owner->metrics, job->endpoint, status);
+  log_job(job, &usage, status, total_ns);
+}
+
 static bool fail(api_job *job, const api_failure *failure) {
   job->status = failure->status;
+  record(job);
   api_answer_with_failure(job->x, failure);
   return true;
 }
@@ -66,6 +130,7 @@ static bool answer_tokens(api_job *job) {
                                           : api_detokenize(job->owner, text, &body, &failure);
   if (ok) {
     job->status = 200;
+    record(job);
     http_answer(job->x, 200, "application/json", &body);
   } else {
     fail(job, &failure);
@@ -232,26 +297,6 @@ static void take_events(api_job *job) {
   }
 }
 
-static api_usage usage_of(const api_job *job) {
-  api_usage u = {.preprocess_ns = job->answer.preprocess_ns};
-  for (uint32_t i = 0; i < job->choices_n; i++) {
-    const api_choice *c = &job->choices[i];
-    const troika_event *e = &c->end;
-    if (!c->ended) continue;
-    u.completion_tokens += e->completion_tokens;
-    if (i == 0) u.timings = e->timings;
-    if (e->timings.decode_ns >= u.timings.decode_ns && e->completion_tokens > 1) {
-      u.timings.decode_ns = e->timings.decode_ns;
-      u.per_token_ns = e->timings.decode_ns / (e->completion_tokens - 1);
-    }
-    if (i % job->request.n) continue; /* a prompt counts once */
-    u.prompt_tokens += e->prompt_tokens;
-    u.cached_tokens += e->cached_tokens;
-  }
-  if (job->first_ns) u.first_token_ns = job->first_ns - http_received_ns(job->x);
-  return u;
-}
-
 static void answer_whole(api_job *job) {
   bytes_buffer body;
   api_failure failure;
@@ -266,6 +311,7 @@ static void answer_whole(api_job *job) {
     fail(job, &failure);
   } else {
     job->status = 200;
+    record(job);
     http_answer(job->x, 200, "application/json", &body);
   }
   bytes_free(&body);
@@ -303,6 +349,7 @@ static bool advance(api_job *job) {
     else
       api_answer_done(&job->answer, &usage, &job->pending);
     check_frames(job);
+    record(job);
   }
   if (!job->answer.stream) return true;
   bool out = flush(job);
@@ -315,46 +362,6 @@ bool api_job_step(api_pool_item *item) {
   api_job *job = (api_job *)item;
   if (!job->begun && start(job)) return true;
   return advance(job);
-}
-
-static double ms(int64_t ns) {
-  return (double)ns / 1e6;
-}
-
-static void log_job(const api_job *job, const api_usage *u, unsigned status, int64_t total_ns) {
-  char members[512], outcome[16] = "gone";
-  if (!log_wants(LOG_INFO)) return;
-  if (status != API_STATUS_GONE) snprintf(outcome, sizeof outcome, "%u", status);
-  snprintf(
-      members, sizeof members,
-      "\"id\":\"%s\",\"method\":\"%s\",\"path\":\"%s\",\"status\":%u,\"stream\":%s,"
-      "\"choices\":%u,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"completion_tokens\":%llu,"
-      "\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
-      "\"first_token_ms\":%.3f,\"total_ms\":%.3f",
-      job->answer.id, http_method(job->x), http_path(job->x), status,
-      job->answer.stream ? "true" : "false", job->choices_n, (unsigned long long)u->prompt_tokens,
-      (unsigned long long)u->cached_tokens, (unsigned long long)u->completion_tokens,
-      ms(u->preprocess_ns), ms(u->timings.queue_ns), ms(u->timings.prefill_ns),
-      ms(u->timings.decode_ns), ms(u->first_token_ns), ms(total_ns));
-  log_with(LOG_INFO, members,
-           "%s %s %s%s prompt %llu cached %llu generated %llu preprocess %.1f queue %.1f prefill "
-           "%.1f decode %.1f total %.1f ms %s",
-           http_method(job->x), http_path(job->x), outcome, job->answer.stream ? " stream" : "",
-           (unsigned long long)u->prompt_tokens, (unsigned long long)u->cached_tokens,
-           (unsigned long long)u->completion_tokens, ms(u->preprocess_ns), ms(u->timings.queue_ns),
-           ms(u->timings.prefill_ns), ms(u->timings.decode_ns), ms(total_ns), job->answer.id);
-}
-
-static void record(const api_job *job) {
-  bool all_ended = job->choices_n && job->ended == job->choices_n;
-  unsigned status = job->left || !job->status ? API_STATUS_GONE : job->status;
-  int64_t total_ns = clock_real_now(NULL) - http_received_ns(job->x);
-  api_usage usage = usage_of(job);
-  if (all_ended && !job->failed && !job->left)
-    api_metrics_finished(&job->owner->metrics, &usage, total_ns);
-  if (!usage.prompt_tokens) usage.prompt_tokens = job->prompt_tokens;
-  api_metrics_answered(&job->owner->metrics, job->endpoint, status);
-  log_job(job, &usage, status, total_ns);
 }
 
 void api_job_finish(api_pool_item *item) {

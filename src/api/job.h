@@ -46,8 +46,9 @@ typedef struct api_job {
   http_exchange *x; /* held */
   api_endpoint endpoint;
   bool begun, cancelled, failed;
-  bool left; /* the client went before the end */
-  bool cut;  /* a frame was lost: nothing more is written */
+  bool left;     /* the client went before the end */
+  bool cut;      /* a frame was lost: nothing more is written */
+  bool recorded; /* counted and logged */
   api_request request;
   api_answer answer;
   troika_grammar *grammar; /* NULL: free text */

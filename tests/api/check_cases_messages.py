@@ -96,6 +96,7 @@ def check_C3_arguments_that_are_no_object(plain, tools):
     second[1]["tool_calls"].append(copy.deepcopy(second[1]["tool_calls"][0]))
     second[1]["tool_calls"][1]["function"]["arguments"] = "{"
     refused(plain, CHAT, {"messages": second}, "messages[1].tool_calls[1].function.arguments")
+    time.sleep(0.3)  # the lines of what was asked so far
     asked = len(plain.log)
     client = openai.OpenAI(base_url=plain.url + "/v1", api_key="none", max_retries=2, timeout=60)
     try:

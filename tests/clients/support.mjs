@@ -78,11 +78,13 @@ export async function whileFull(inside) {
   const body = { messages: ASK, stream: true, ignore_eos: true, max_tokens: HOLD };
   ok((await until("running", 0, busyUrl, 10000)) !== null);
   try {
-    await post(body, busyUrl, { signal: leave.signal });
+    // Kept: the connection of an answer that nobody holds is closed when it is collected.
+    const held = [await post(body, busyUrl, { signal: leave.signal })];
     await isRunning(busyUrl);
-    await post(body, busyUrl, { signal: leave.signal });
+    held.push(await post(body, busyUrl, { signal: leave.signal }));
     ok((await until("queued", 1, busyUrl, 10000)) !== null, "the second request does not wait");
     await inside(() => leave.abort());
+    equal(held.length, 2);
   } finally {
     leave.abort();
   }
