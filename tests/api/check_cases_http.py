@@ -284,8 +284,10 @@ def check_H5_six_requests():
 
 def check_H5_official_client_waits():
     with Server("--context", "1024", "--parallel", "1", "--queue-max", "1", "--keep-alive", "1") as s:
-        first, second = s.open_stream(CHAT, LONG), s.open_stream(CHAT, LONG)
-        seen = read_until(second if b": keep-alive" else first, b": keep-alive")  # waits in the queue, and says so
+        first = s.open_stream(CHAT, LONG)
+        assert s.wait_running(1) is not None
+        second = s.open_stream(CHAT, LONG)
+        seen = read_until(second, b": keep-alive")  # waits in the queue, and says so
         assert seen.startswith(b"HTTP/1.1 200") and seen.index(b"text/event-stream") < seen.index(b": keep-alive")
         for stream in (True, False):
             status, headers, a = s.ask(CHAT, body_for(CHAT, stream=stream))

@@ -156,7 +156,8 @@ def let_loose(server, options, known):
         crowd.stdin.write(json.dumps(settings))
         crowd.stdin.close()
         begun, samples = time.monotonic(), []
-        while crowd.poll() is None and server.process.poll() is None and time.monotonic() < begun + options.seconds + 60:
+        last = begun + options.seconds + settings["patience_s"] + 30  # each client may still be in its last answer
+        while crowd.poll() is None and server.process.poll() is None and time.monotonic() < last:
             samples.append((time.monotonic() - begun, server.status("RssAnon")))
             time.sleep(0.5)
         crowd_says = json.loads(crowd.stdout.read()) if crowd.poll() == 0 else None
