@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* figures.h - a measured figure against what was wanted of it, one line each:
- *     ok NAME | >= 98.5 | 99.2          not ok NAME | == 0 | 3
+ *     ok NAME | >= 98.5 | 99.2          not ok NAME | == 0 | 3          ok NAME | <= 3 | 2.1 | 0.4
  * tools/figures.py turns such lines into a report; holds is computed there again, from the numbers.
  */
 #ifndef TESTS_FIGURES_H
@@ -18,6 +18,15 @@ static inline void figure(const char *name, const char *relation, double wanted,
                : !strcmp(relation, "<=") ? measured <= wanted
                                          : measured == wanted;
   printf("%s %s | %s %.9g | %.9g\n", holds ? "ok" : "not ok", name, relation, wanted, measured);
+  holds ? figures_passed++ : figures_failed++;
+}
+
+/* The same with how far apart the runs were: most less least, in the figure's own unit. */
+static inline void figure_spread(const char *name, const char *relation, double wanted,
+                                 double measured, double spread) {
+  bool holds = !strcmp(relation, ">=") ? measured >= wanted : measured <= wanted;
+  printf("%s %s | %s %.9g | %.9g | %.9g\n", holds ? "ok" : "not ok", name, relation, wanted,
+         measured, spread);
   holds ? figures_passed++ : figures_failed++;
 }
 

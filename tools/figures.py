@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/figures.py TARGET [--append] PROGRAM... - runs test programs and makes a report of the figures that they print.
 
-A figure is a line "ok NAME | WANTED | MEASURED" (or "not ok ..."), as tests/figures.h prints it; every other line is passed through. Writes
-build/reports/TARGET.json and prints the table. Exit code 1 if a figure does not hold or a program ends badly.
+A figure is a line "ok NAME | WANTED | MEASURED" (or "not ok ...", or with " | SPREAD" behind it), as tests/figures.h prints it; every other
+line is passed through. Writes build/reports/TARGET.json and prints the table. Exit code 1 if a figure does not hold or a program ends badly.
 """
 import math
 import os
@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fetch  # noqa: E402
 import report  # noqa: E402
 
-LINE = re.compile(r"^(?:not )?ok (.+) \| (.+) \| (\S+)$")
+LINE = re.compile(r"^(?:not )?ok ([^|]+) \| ([^|]+) \| (\S+)(?: \| (\S+))?$")
 
 
 def main():
@@ -34,7 +34,8 @@ def main():
             match = LINE.match(line.rstrip("\n"))
             if match:
                 measured = float(match[3])
-                result.add(match[1], match[2], measured if math.isfinite(measured) else None)
+                result.add(match[1], match[2], measured if math.isfinite(measured) else None,
+                           float(match[4]) if match[4] else None)
             else:
                 print(line, end="", flush=True)
         name = os.path.basename(program)
