@@ -432,7 +432,8 @@ static void forbidding_all_is_refused(void **state) {
   free(scratch);
 }
 
-/* Only what the mask allows is drawn, hot, cold and filtered; log-probabilities know nothing of it. */
+/* Only what the mask allows is drawn, hot, cold and filtered; log-probabilities know nothing of it.
+ */
 static void a_mask_allows_some(void **state) {
   (void)state;
   enum { N = 70 };
