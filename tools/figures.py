@@ -3,7 +3,8 @@
 """tools/figures.py TARGET [--append] PROGRAM... - runs test programs and makes a report of the figures that they print.
 
 A figure is a line "ok NAME | WANTED | MEASURED", as tests/figures.h prints it (or "not ok ...", or with " | SPREAD" behind it); every
-other line is passed through. Writes build/reports/TARGET.json and prints the table. Exit code 1 if a figure does not hold or a program ends badly.
+other line is passed through. Writes build/reports/TARGET.json and prints the table. Exit code 1 if a figure does
+not hold or a program ends badly.
 """
 import math
 import os
