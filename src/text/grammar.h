@@ -34,7 +34,7 @@
  * anchors within. It matches the whole answer, so `^` and `$` at its ends change nothing.
  * Lark: llguidance's dialect, at most 64 KiB and 1,000 definitions. Rules (lower case, `start` is
  * the answer), terminals (upper case), "text", "text"i, "a".."z", /regex/ with flags i m s u x,
- * | ( ) [ ] ? * + {m,n}; in terminals also & and ~; %ignore, %import common.NAME, %regex; comments.
+ * | ( ) [ ] ? * + {m,n}; in terminals & and & ~; %ignore, %import common.NAME, %regex; comments.
  * Refused: special tokens <|x|>, @grammar, %json, %lark, %llguidance, attributes of rules, ::.
  *
  * Threads: a vocabulary is immutable, any thread. A grammar belongs to one thread at a time; it may

@@ -93,6 +93,7 @@ pub fn check(source: &str) -> Result<(), Failure> {
     let (mut definitions, mut optional, mut wide) = (0, 0, 0);
     let (mut ands, mut alternatives) = (0u32, 0usize);
     let mut rules = Rules::default();
+    let mut before = b' '; // the last byte that is no blank
     while at < bytes.len() {
         let rest = &bytes[at..];
         let mut taken = 1;
@@ -104,6 +105,13 @@ pub fn check(source: &str) -> Result<(), Failure> {
         } else {
             0
         };
+        // Alone it stands for all other bytes, also those that are no UTF-8.
+        if rest[0] == b'~' && before != b'&' && before != b'~' {
+            return Err(unsupported(line, "~ that does not follow &"));
+        }
+        if !blank {
+            before = rest[0];
+        }
         match rest[0] {
             b'\n' => line += 1,
             b'#' => taken = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len()),
