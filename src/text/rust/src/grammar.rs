@@ -352,6 +352,12 @@ impl Grammar {
         }
         let taken = self.matcher.try_consume_tokens(&[token]);
         let taken = taken.map_err(internal)? == 1;
+        let allowed = self.step.as_ref().and_then(|s| s.mask.as_ref());
+        if !taken && allowed.is_some_and(|mask| mask.is_allowed(token)) {
+            // Happens with regexes such as `a+++++...b`, which it takes apart in two ways.
+            let text = "the grammar engine refuses a token that it had allowed";
+            return Err(Failure::Limit(text.into()));
+        }
         if taken {
             self.step = None;
         }
