@@ -394,7 +394,10 @@ impl Grammar {
             // Nothing will be asked of it again, and what it holds may be much.
             self.matcher = Matcher::new(Err(std::io::Error::other("failed").into()));
             self.step = None;
-            let failure = failure_of("answer", &failure.text());
+            let failure = match failure {
+                Failure::Limit(text) => Failure::Limit(format!("answer: {text}")),
+                other => failure_of("answer", &other.text()),
+            };
             let code = match failure {
                 Failure::Limit(_) => failure.code(),
                 _ => INTERNAL,
