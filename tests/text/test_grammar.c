@@ -187,7 +187,8 @@ static void J8_hostile_sources(void **state) {
   refuse_nested(SCHEMA, "{\"const\":", "[", 3000, "", "]", TROIKA_LIMIT, "nested deeper");
   refuse_nested(GRAMMAR_LARK, "start: ", "(", 60000, "", "", TROIKA_LIMIT, "nested deeper");
   refuse_nested(GRAMMAR_LARK, "start: ", "(", 60000, "\"a\"", ")", TROIKA_LIMIT, "at most");
-  refuse_nested(GRAMMAR_LARK, "start: A\nA: /a/ & ", "~", 60000, "\"a\"", "", TROIKA_LIMIT, "nested");
+  refuse_nested(GRAMMAR_LARK, "start: A\nA: /a/ & ", "~", 60000, "\"a\"", "", TROIKA_LIMIT,
+                "nested");
   refuse_nested(GRAMMAR_REGEX, "", "(", 60000, "a", ")", TROIKA_LIMIT, "nest");
   refuse_nested(GRAMMAR_REGEX, "", ".*", 5000, "", "", TROIKA_LIMIT, "too many repeated parts");
   refuse_nested(GRAMMAR_REGEX, "", ".*", 1000, "", "", TROIKA_LIMIT, "regular expression");
