@@ -232,7 +232,7 @@ def check_S8_model_that_fails():
                 connection = s.open_stream(path, body_for(path, stream=True))
                 _, error = check_error_event(read_to_end(connection))
                 assert error == answer["error"], (error, answer)
-            assert s.ask("/health")[2] == {"status": "ok", "running": 0, "queued": 0}
+            s.check_idle()
 
 
 def check_S8_grammar_that_fails_midway(s):
@@ -249,7 +249,7 @@ def check_S8_grammar_that_fails_midway(s):
         assert len(events) > 3 and error["message"] and error["type"], events
         status, _, answer = s.ask(path, body | {"stream": False})
         assert status == 400 and answer["error"]["param"] == "response_format", (status, answer)
-    assert s.ask("/health")[2] == {"status": "ok", "running": 0, "queued": 0}
+    s.check_idle()
 
 
 def check_S9_refused_before_the_stream(s):

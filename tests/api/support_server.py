@@ -115,6 +115,11 @@ class Server:
             time.sleep(0.01)
         return None
 
+    def check_idle(self):
+        """Nothing is left: an answer that ends with an error is out before its stream is counted as gone."""
+        assert self.wait_running(0, 5) is not None, "a request still runs"
+        assert self.ask("/health")[2] == {"status": "ok", "running": 0, "queued": 0}
+
 
 def run_checks(checks):
     """Those whose name holds a word of the command line, or all."""

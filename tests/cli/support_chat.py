@@ -90,6 +90,8 @@ class Terminal:
 
     def say(self, line, seconds=30):
         """Types a line; the plain text up to the next prompt."""
+        while self.read(0):  # a prompt that came later than the one that was waited for
+            pass
         self.seen = b""
         self.send(line + "\r")
         return self.expect("\n" + PROMPT, seconds)
