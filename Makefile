@@ -13,10 +13,10 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long cases oracle bits examples templates clients crowd page openapi overhead footprint bench fresh-machine lint tidy format clean distclean
+.PHONY: help run build test test-long cases oracle bits examples templates clients crowd page openapi overhead footprint bench bench-kv bench-mixed bench-stall bench-saturation bench-load bench-batch bench-overload bench-chart fresh-machine lint tidy format clean distclean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## install what is missing, build, serve the default model on 127.0.0.1:8080 (MODEL=, PORT=, ARGS=)
 	@tools/setup.sh run
@@ -95,6 +95,46 @@ bench: ## prefill, decode, batched decode, load time and memory of the default m
 	@tools/setup.sh run
 	@tools/build.sh release troika
 	@build/release/troika bench -m "$(or $(MODEL),$(default_model))" $(ARGS)
+
+bench-kv: ## KV memory in pages of 16, 32, 64 tokens against contiguous: bytes lost, time of attention, both models (ARGS="-m MODEL -c 4096")
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@tools/bench_kv.py $(ARGS)
+
+bench-mixed: ## a person's requests alone and beside background work, troika and llama.cpp, both models (45 minutes; ARGS="--quick")
+	@tools/setup.sh test
+	@tools/build.sh release troika
+	@bench/peers xllamacpp
+	@bench/mixed.py $(ARGS)
+
+bench-stall: ## an answer streams and a prompt of 8,000 tokens arrives: the largest gap, troika and llama.cpp (ARGS="--quick")
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@bench/peers xllamacpp
+	@bench/stall.py $(ARGS)
+
+bench-saturation: ## three times more background than the machine can do, for 10 minutes (ARGS="--quick")
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@bench/saturation.py $(ARGS)
+
+bench-load: ## reactive requests while background rises to 0.80 of capacity, 1B and 8B shapes (30 minutes, 6 GB of files; ARGS="--quick")
+	@tools/setup.sh build
+	@tools/build.sh release troika
+	@bench/load.py $(ARGS)
+
+bench-batch: ## time per token by batch and context; rows of background in a person's answer, fixed and adaptive (ARGS="--quick")
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@bench/batch.py $(ARGS)
+
+bench-overload: ## twice the work that fits: refusing first against shortening first (ARGS="--quick")
+	@tools/setup.sh run
+	@tools/build.sh release troika
+	@bench/overload.py $(ARGS)
+
+bench-chart: ## draw the README's picture from the last make bench-mixed (ARGS="--output FILE")
+	@bench/chart.py $(ARGS)
 
 fresh-machine: ## make run and make test in a bare Debian 12 chroot, from a clone; needs root and debootstrap
 	@tools/fresh-machine.sh

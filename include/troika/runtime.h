@@ -44,6 +44,18 @@ typedef struct troika_runtime_options {
       *cpu_levels; /* which instruction sets may be used: "all", "scalar", "avx2,avx512" [all] */
   uint32_t
       span_rows; /* prompt rows of a span, 16 to 4096; fewer if slots would exceed 64 MiB [256] */
+  /* The policy: scheduling.md. */
+  uint32_t bcap; /* rows of a batch that holds a reactive one, at most [adaptive]; the paper's: 3 */
+  double tpot_slack;       /* by which the background may stretch a reactive iteration [0.15] */
+  double tpot_target_ms;   /* absolute time per token that it must keep [none] */
+  double ttft_target_ms;   /* of pressure [1000] */
+  double age_limit_s;      /* after which one waiting request is promoted [30] */
+  double background_share; /* of the time, that promoted work may cost [0.05] */
+  bool degrade_first; /* under pressure shorten what allows it before refusing background [false] */
+  const char *profile; /* file of the measured cost table; written when one has been measured, read
+                          if it fits this machine and model [none: guessed, corrected as it runs] */
+  const char *trace;   /* file: a timeline that Perfetto opens [none] */
+  const char *record;  /* file: every decision, for `troika replay` [none] */
   uint32_t test_stop_panels; /* test hook: stop and resume every launch after this many panels [0:
                                 never] */
   /* Called while weights are packed, on the calling thread: done of total bytes. */
@@ -69,9 +81,39 @@ typedef struct troika_runtime_stats {
   uint64_t prompt_tokens, cached_tokens, generated_tokens; /* computed, found in the cache, made */
   uint64_t launches, stops; /* handed to devices; stopped before their end */
   uint64_t kv_bytes, kv_bytes_used, slot_bytes, weight_bytes, memory_peak;
-  double load_s;    /* time troika_runtime_open took */
-  char kernels[48]; /* "default avx512vnni" */
+  double load_s; /* time troika_runtime_open took */
+  /* By class: reactive, proactive. */
+  uint32_t running_by[2], queued_by[2];
+  uint64_t prompt_tokens_by[2], generated_tokens_by[2];
+  double launch_s_by[2]; /* device time of launches that hold a row of that class; one with both
+                            counts as reactive */
+  uint64_t preemptions;  /* launches stopped for a more urgent one */
+  uint64_t suspensions;  /* requests whose pages were taken */
+  uint64_t dropped;      /* stopped iterations given up */
+  uint64_t piggybacked;  /* rows of the background in reactive iterations */
+  uint64_t promotions, refused;
+  uint64_t prefix_hits, prefix_lookups; /* requests */
+  uint64_t kv_evictions;                /* pages */
+  uint64_t bytes_copied;                /* by switches between requests: 0 */
+  uint32_t bcap; /* rows of the last iteration with a reactive one that the budget allowed */
+  const char *bcap_term; /* what bound it: "slack", "target", "fill", "memory", "fixed", "none" */
+  uint32_t level;        /* of pressure, 0 to 6 */
+  double pressure, backlog_s, x_ms;
+  double preempt_bound_ms; /* longest stop seen on this machine and model */
+  double model_error;      /* 90th percentile of |observed - predicted| / predicted */
+  char kernels[48];        /* "default avx512vnni" */
 } troika_runtime_stats;
+/* Whether the last turn of this session ended in tool calls: then its children inherit its urgency
+ * while it has no open request. Any thread. */
+TROIKA_API void troika_runtime_session_waits(troika_runtime *runtime, uint64_t session, bool waits);
+/* Measures the cost table on this machine and model (10 to 30 s, while no request is open: BUSY),
+ * uses it from then on, and writes it to options.profile if that is set. */
+TROIKA_API troika_status troika_runtime_profile(troika_runtime *runtime,
+                                                void (*progress)(void *context, uint64_t done,
+                                                                 uint64_t total),
+                                                void *progress_context, troika_error *err);
+/* The table as JSON, into out (0-terminated if it fits); returns the length it has. */
+TROIKA_API size_t troika_runtime_costs(const troika_runtime *runtime, char *out, size_t capacity);
 TROIKA_API void troika_runtime_describe(const troika_runtime *runtime, troika_runtime_stats *out);
 TROIKA_API uint32_t troika_runtime_devices(const troika_runtime *runtime, troika_device_info *out,
                                            uint32_t capacity);

@@ -44,6 +44,13 @@ enum {
   TROIKA_STOP_BYTES_MAX = 256,
   TROIKA_BIAS_MAX = 1024
 };
+/* Class of one turn. */
+typedef enum troika_class {
+  TROIKA_CLASS_DEFAULT, /* the stream's last explicit class; at first REACTIVE */
+  TROIKA_REACTIVE,      /* a person waits */
+  TROIKA_PROACTIVE,     /* background */
+  TROIKA_INHERITED      /* of a child: as urgent as its parent while that waits, else background */
+} troika_class;
 #define TROIKA_MAX_TOKENS_CONTEXT UINT32_MAX /* until the context is full */
 
 typedef struct troika_token_bias {
@@ -89,6 +96,27 @@ typedef struct troika_request {
    * cost one prefill. Read during submit only. */
   const troika_stream *share;
   const troika_grammar *grammar; /* [NULL] what the answer must be; copied by submit */
+
+  /* Who waits for it. */
+  troika_class class_; /* [DEFAULT] */
+  bool child;          /* [false] made by an agent that another one started: explicit REACTIVE is
+                          then band I, unless may_react */
+  bool may_react;
+  uint64_t session, parent; /* [0: none] of this turn and of the session that started it; any number
+                               that names it. A parent waits while it has no open request and
+                               troika_runtime_session_waits said so */
+  int64_t first_deadline_ns, done_deadline_ns; /* [0: none] after submit, for the first token and
+                                                  for the last; passed: DEADLINE */
+  uint32_t expected_tokens; /* [0: not known] of the answer: for order and admission only */
+  bool shortenable;         /* [false] under pressure a new request may get fewer max_tokens */
+  uint64_t cache_scope; /* [0] whose cached prefixes it may use and leaves its own to: nothing is
+                           shared between two scopes, not even by time */
+  /* [NULL] Another stream of this runtime, whose present request is the same one (a retry): this
+   * stream gets all of its events, from the first, and nothing is computed twice. The request runs
+   * in the more urgent class of the two, and is cancelled when both are. If that request has ended
+   * by the time of submit, this is INVALID. Of the rest of this struct only `stop` and `class_`
+   * count. */
+  const troika_stream *attach;
 } troika_request;
 TROIKA_API void troika_request_init(troika_request *request);
 
@@ -120,11 +148,51 @@ typedef struct troika_top {
   float logprob;
 } troika_top;
 
-/* Nanoseconds. queue: submit to first launch; prefill: first launch to first token; decode: first
- * to last token. */
+/* Where the time from submit to end went, in nanoseconds: the first five add up to it. */
 typedef struct troika_timings {
-  int64_t queue_ns, prefill_ns, decode_ns, preempted_ns;
+  int64_t queue_ns;        /* until its first launch */
+  int64_t prefill_ns;      /* of launches with its prompt rows, on the device */
+  int64_t decode_ns;       /* of launches with its decode rows, on the device */
+  int64_t preempted_ns;    /* ready or stopped between launches while others ran, or suspended */
+  int64_t idle_ns;         /* the rest: decisions, sampling, hand-over */
+  int64_t first_launch_ns; /* from the mailbox to the start of its first launch */
+  int64_t blocked_ns;      /* of queue and preempted: launches of the background held the device */
+  int64_t first_token_ns, last_token_ns; /* from submit; 0: none */
+  int64_t gap_ns;                        /* the longest time between two tokens */
 } troika_timings;
+
+/* P: background; I: a person waits for its parent; R: a person waits for it. */
+typedef enum troika_band { TROIKA_BAND_R, TROIKA_BAND_I, TROIKA_BAND_P } troika_band;
+
+typedef enum troika_stream_state {
+  TROIKA_STREAM_IDLE, /* no request yet, or its last one has ended */
+  TROIKA_STREAM_QUEUED,
+  TROIKA_STREAM_PREFILL,
+  TROIKA_STREAM_DECODE,
+  TROIKA_STREAM_SUSPENDED /* by troika_stream_suspend */
+} troika_stream_state;
+
+typedef struct troika_stream_info {
+  troika_stream_state state;
+  troika_class class_; /* resolved: REACTIVE, PROACTIVE or INHERITED */
+  troika_band band;    /* at the last decision */
+  uint32_t place;      /* in the queue, 1 is next; 0: not queued */
+  uint32_t prompt_tokens, cached_tokens, computed_tokens, completion_tokens;
+  uint32_t diverged_at; /* token of the prompt up to which the cache agreed; cached_tokens is this,
+                           rounded down to whole pages */
+  uint32_t preemptions; /* times that its launch was stopped for another, or its pages were taken */
+  bool promoted;
+  troika_timings timings; /* so far */
+} troika_stream_info;
+
+/* What its present or last request does. Any thread; never waits for the engine. */
+TROIKA_API void troika_stream_describe(const troika_stream *stream, troika_stream_info *out);
+/* No rows of it are launched until resume; its pages stay while nobody needs them. Any thread. */
+TROIKA_API void troika_stream_suspend(troika_stream *stream);
+TROIKA_API void troika_stream_resume(troika_stream *stream);
+/* Class of the present request and the default of later ones. Raising acts at once, lowering at the
+ * next span or token. Any thread. */
+TROIKA_API void troika_stream_set_class(troika_stream *stream, troika_class class_);
 
 /* Pointers are valid until the next call on the stream. */
 typedef struct troika_event {
@@ -140,6 +208,7 @@ typedef struct troika_event {
   const char *error_text; /* "" if status is OK */
   uint32_t prompt_tokens, cached_tokens, completion_tokens;
   troika_timings timings;
+  int64_t retry_after_ns; /* END with BUSY: when it would be admitted, predicted; 0: not known */
 } troika_event;
 
 /* The next event; waits up to timeout_ns (0: not at all, negative: for ever). TIMEOUT: none yet.

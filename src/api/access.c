@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/access.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/error.h"
+#include "base/os.h"
 #include "base/sha256.h"
 
-enum { DIGEST_BYTES = 65, ORIGINS_MAX = 64, NAME_MAX_BYTES = 256 };
+enum { DIGEST_BYTES = 65, ORIGINS_MAX = 64, NAME_MAX_BYTES = 256, SALT_BYTES = 16 };
 
 struct api_access {
-  char keys[API_KEYS_MAX][DIGEST_BYTES]; /* hexadecimal */
+  char digests[API_KEYS_MAX][DIGEST_BYTES]; /* hexadecimal */
+  api_key keys[API_KEYS_MAX];
   unsigned keys_n;
+  api_key nobody;
+  char salt[SALT_BYTES];
+  pthread_mutex_t lock; /* guards the counts, by id */
+  struct {
+    uint32_t answers, reactive;
+  } open[API_KEYS_MAX + 1];
   char *origins[ORIGINS_MAX];
   unsigned origins_n;
   bool any_origin;
@@ -29,25 +38,60 @@ static bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\r';
 }
 
+/* The first 64 bits of a salted hash: a client that sees one learns nothing of the key. */
+static uint64_t make_scope(const api_access *a, bytes_view key) {
+  char hex[DIGEST_BYTES];
+  sha256 h;
+  sha256_begin(&h);
+  sha256_add(&h, a->salt, sizeof a->salt);
+  sha256_add(&h, key.ptr, key.len);
+  sha256_end(&h, hex);
+  hex[16] = 0;
+  return strtoull(hex, NULL, 16) | 1; /* 0 is everybody's */
+}
+
+static bool rules_equal(const api_key_rules *a, const api_key_rules *b) {
+  return a->class_ == b->class_ && a->capped == b->capped && a->may_react == b->may_react &&
+         a->reactive_max == b->reactive_max && a->max == b->max && !strcmp(a->name, b->name);
+}
+
+static troika_status add_key(api_access *a, bytes_view key, const api_key_rules *rules,
+                             troika_error *err) {
+  unsigned number = a->keys_n + 1;
+  if (key.len > API_KEY_BYTES_MAX)
+    return error_set(err, TROIKA_INVALID, "API key %u has %zu bytes, at most %d are allowed",
+                     number, key.len, API_KEY_BYTES_MAX);
+  for (size_t i = 0; i < key.len; i++)
+    if (key.ptr[i] <= ' ' || key.ptr[i] > '~')
+      return error_set(err, TROIKA_INVALID,
+                       "API key %u has a byte that no header can carry: only visible ASCII",
+                       number);
+  if (a->keys_n == API_KEYS_MAX)
+    return error_set(err, TROIKA_INVALID, "more than %d API keys", API_KEYS_MAX);
+  digest(key.ptr, key.len, a->digests[a->keys_n]);
+  for (unsigned i = 0; i < a->keys_n; i++)
+    if (!strcmp(a->digests[i], a->digests[a->keys_n]) && !rules_equal(&a->keys[i].rules, rules))
+      return error_set(err, TROIKA_INVALID, "API keys %u and %u are the same with other rules",
+                       i + 1, number);
+  a->keys[a->keys_n] = (api_key){.id = number, .rules = *rules, .scope = make_scope(a, key)};
+  a->keys_n++;
+  return TROIKA_OK;
+}
+
 static troika_status read_keys(api_access *a, const char *text, troika_error *err) {
   for (const char *line = text; line && *line;) {
     const char *end = strchr(line, '\n'), *next = end ? end + 1 : NULL;
     if (!end) end = line + strlen(line);
     while (line < end && is_blank(*line)) line++;
     while (end > line && is_blank(end[-1])) end--;
-    size_t len = (size_t)(end - line);
-    if (len && *line != '#') {
-      if (len > API_KEY_BYTES_MAX)
-        return error_set(err, TROIKA_INVALID, "API key %u has %zu bytes, at most %d are allowed",
-                         a->keys_n + 1, len, API_KEY_BYTES_MAX);
-      for (size_t i = 0; i < len; i++)
-        if (line[i] <= ' ' || line[i] > '~')
-          return error_set(err, TROIKA_INVALID,
-                           "API key %u has a byte that no header can carry: only visible ASCII",
-                           a->keys_n + 1);
-      if (a->keys_n == API_KEYS_MAX)
-        return error_set(err, TROIKA_INVALID, "more than %d API keys", API_KEYS_MAX);
-      digest(line, len, a->keys[a->keys_n++]);
+    if (end > line && *line != '#') {
+      bytes_view key;
+      api_key_rules rules;
+      troika_error why;
+      troika_status status = api_key_line(bytes_of(line, (size_t)(end - line)), &key, &rules, &why);
+      if (status) return error_set(err, status, "API key %u: %s", a->keys_n + 1, why.text);
+      status = add_key(a, key, &rules, err);
+      if (status) return status;
     }
     line = next;
   }
@@ -85,6 +129,8 @@ troika_status api_access_open(const char *keys, const char *origins, api_access 
                               troika_error *err) {
   api_access *a = calloc(1, sizeof *a);
   if (!a) return error_set(err, TROIKA_NO_MEMORY, "no memory for the API keys");
+  pthread_mutex_init(&a->lock, NULL);
+  os_random(a->salt, sizeof a->salt);
   troika_status status = read_keys(a, keys, err);
   if (!status) status = read_origins(a, origins, err);
   if (status)
@@ -99,6 +145,7 @@ void api_access_close(api_access **access) {
   *access = NULL;
   if (!a) return;
   for (unsigned i = 0; i < a->origins_n; i++) free(a->origins[i]);
+  pthread_mutex_destroy(&a->lock);
   free(a);
 }
 
@@ -169,7 +216,10 @@ bool api_access_origin(const api_access *a, http_exchange *x, api_failure *failu
     return false;
   }
   http_answer_header(x, "Access-Control-Allow-Origin", text);
-  http_answer_header(x, "Access-Control-Expose-Headers", "x-request-id, Retry-After");
+  http_answer_header(x, "Access-Control-Expose-Headers",
+                     "x-request-id, Retry-After, x-troika-class, x-troika-band, "
+                     "x-troika-decided-by, x-troika-stream, x-troika-queue-ms, "
+                     "x-troika-cached-tokens");
   return true;
 }
 
@@ -179,7 +229,7 @@ void api_access_preflight(http_exchange *x) {
   size_t len = wanted.len < sizeof text ? wanted.len : 0;
   if (len) memcpy(text, wanted.ptr, len);
   text[len] = 0;
-  http_answer_header(x, "Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  http_answer_header(x, "Access-Control-Allow-Methods", "GET, HEAD, POST, PATCH, DELETE, OPTIONS");
   http_answer_header(x, "Access-Control-Allow-Headers", len ? text : "authorization, content-type");
   http_answer_header(x, "Access-Control-Max-Age", "600");
   if (http_header(x, "Access-Control-Request-Private-Network").len)
@@ -195,23 +245,85 @@ static bytes_view bearer(bytes_view value) {
   return bytes_of(value.ptr + n, value.len - n);
 }
 
-bool api_access_key(const api_access *a, http_exchange *x, api_failure *failure) {
-  if (!a->keys_n) return true;
-  bytes_view value = http_header(x, "Authorization"), key = bearer(value);
+const api_key *api_access_find(const api_access *a, bytes_view authorization) {
+  if (!a->keys_n) return &a->nobody;
+  bytes_view key = bearer(authorization);
   char mine[DIGEST_BYTES];
-  unsigned found = 0;
+  const api_key *found = NULL;
   digest(key.len ? key.ptr : "", key.len, mine);
-  for (unsigned i = 0; i < a->keys_n; i++) {
+  for (unsigned i = a->keys_n; i-- > 0;) { /* of two that are the same, the first */
     unsigned char differ = 0;
-    for (int j = 0; j < DIGEST_BYTES; j++) differ |= (unsigned char)(mine[j] ^ a->keys[i][j]);
-    found |= differ == 0;
+    for (int j = 0; j < DIGEST_BYTES; j++) differ |= (unsigned char)(mine[j] ^ a->digests[i][j]);
+    found = differ ? found : &a->keys[i];
   }
-  if (found) return true;
+  return found;
+}
+
+const api_key *api_access_key(const api_access *a, http_exchange *x, api_failure *failure) {
+  bytes_view value = http_header(x, "Authorization");
+  const api_key *found = api_access_find(a, value);
+  if (found) return found;
   api_failure_set(failure, NULL,
                   value.len ? "this API key is not one of the server's"
                             : "this server asks for an API key: Authorization: Bearer KEY");
   failure->status = 401;
   failure->type = api_failure_type_of(401);
   failure->code = "invalid_api_key";
-  return false;
+  return NULL;
+}
+
+/* Under the lock: whether so many more may be reactive. */
+static bool room_for_reactive(const api_access *a, const api_key *key, uint32_t answers) {
+  const api_key_rules *r = &key->rules;
+  return !r->capped &&
+         (!r->reactive_max || a->open[key->id].reactive + (uint64_t)answers <= r->reactive_max);
+}
+
+bool api_access_count(api_access *a, const api_key *key, uint32_t answers, bool reactive,
+                      api_key_count *out) {
+  *out = (api_key_count){.key = key};
+  pthread_mutex_lock(&a->lock);
+  uint32_t max = key->rules.max;
+  bool fits = !max || a->open[key->id].answers + (uint64_t)answers <= max;
+  if (fits) {
+    out->answers = answers;
+    out->reactive = reactive && room_for_reactive(a, key, answers);
+    a->open[key->id].answers += answers;
+    if (out->reactive) a->open[key->id].reactive += answers;
+  }
+  pthread_mutex_unlock(&a->lock);
+  return fits;
+}
+
+bool api_access_recount(api_access *a, api_key_count *count, bool reactive) {
+  pthread_mutex_lock(&a->lock);
+  bool ok = count->answers != 0;
+  if (ok && reactive && !count->reactive) {
+    ok = room_for_reactive(a, count->key, count->answers);
+    if (ok) a->open[count->key->id].reactive += count->answers;
+  } else if (ok && !reactive && count->reactive) {
+    a->open[count->key->id].reactive -= count->answers;
+  }
+  if (ok) count->reactive = reactive;
+  pthread_mutex_unlock(&a->lock);
+  return ok;
+}
+
+bool api_access_uncount(api_access *a, api_key_count *count) {
+  pthread_mutex_lock(&a->lock);
+  uint32_t answers = count->answers;
+  if (answers) {
+    a->open[count->key->id].answers -= answers;
+    if (count->reactive) a->open[count->key->id].reactive -= answers;
+    count->answers = 0;
+  }
+  pthread_mutex_unlock(&a->lock);
+  return answers != 0;
+}
+
+void api_access_open_now(api_access *a, const api_key *key, uint32_t *answers, uint32_t *reactive) {
+  pthread_mutex_lock(&a->lock);
+  *answers = a->open[key->id].answers;
+  *reactive = a->open[key->id].reactive;
+  pthread_mutex_unlock(&a->lock);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/json.h"
+#include "api/streams.h"
 #include "http/http.h"
 
 /* What all choices of a whole answer may gather, each buffer of it; and one chunk, which may hold
@@ -50,11 +51,12 @@ static const char *object_name(const api_answer *a) {
   return a->stream ? "chat.completion.chunk" : "chat.completion";
 }
 
-void api_answer_begin(api_answer *a, const char *model_name, int64_t created_s) {
+void api_answer_begin(api_answer *a, const char *model_name, const char *tier, int64_t created_s) {
   bytes_append_format(&a->head,
                       "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
                       object_name(a), (long long)created_s);
   api_json_put_string(&a->head, model_name, strlen(model_name));
+  bytes_append_format(&a->head, ",\"service_tier\":\"%s\"", tier);
 }
 
 static void put_head(const api_answer *a, bytes_buffer *out) {
@@ -74,22 +76,49 @@ static double rate(double n, int64_t ns) {
   return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0;
 }
 
-/* Milliseconds; the first token is counted with the prefill that makes it. `made`: tokens of the
- * decode time, without the first one. */
-static void put_timings(int64_t preprocess_ns, const troika_timings *t, double computed,
-                        double made, bytes_buffer *out) {
-  bytes_append_format(
-      out,
-      "{\"preprocess_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
-      "\"preempted_ms\":%.3f,\"prefill_per_second\":%.2f,\"decode_per_second\":%.2f}",
-      (double)preprocess_ns / 1e6, (double)t->queue_ns / 1e6, (double)t->prefill_ns / 1e6,
-      (double)t->decode_ns / 1e6, (double)t->preempted_ns / 1e6, rate(computed, t->prefill_ns),
-      rate(made, t->decode_ns));
+static double ms(int64_t ns) {
+  return (double)ns / 1e6;
 }
 
-static void put_timings_of(const api_answer *a, const troika_event *e, bytes_buffer *out) {
-  put_timings(a->preprocess_ns, &e->timings, (double)e->prompt_tokens - e->cached_tokens,
-              (double)e->completion_tokens - 1, out);
+void api_answer_put_times(const troika_timings *t, bytes_buffer *out) {
+  bytes_append_format(out,
+                      "\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
+                      "\"preempted_ms\":%.3f,\"idle_ms\":%.3f,\"first_launch_ms\":%.3f,"
+                      "\"blocked_ms\":%.3f,\"first_token_ms\":%.3f,\"gap_ms\":%.3f",
+                      ms(t->queue_ns), ms(t->prefill_ns), ms(t->decode_ns), ms(t->preempted_ns),
+                      ms(t->idle_ns), ms(t->first_launch_ns), ms(t->blocked_ns),
+                      ms(t->first_token_ns), ms(t->gap_ns));
+}
+
+/* The first token is counted with the prefill that makes it. `made`: tokens of the decode time,
+ * without the first one. */
+static void put_timings(const api_answer *a, const troika_timings *t, int64_t io_ns,
+                        double computed, double made, bytes_buffer *out) {
+  bytes_append_format(out, ",\"timings\":{\"preprocess_ms\":%.3f,", ms(a->preprocess_ns));
+  api_answer_put_times(t, out);
+  bytes_append_format(out,
+                      ",\"tool_ms\":%.3f,\"io_ms\":%.3f,\"prefill_per_second\":%.2f,"
+                      "\"decode_per_second\":%.2f}",
+                      ms(a->tool_ns), ms(io_ns), rate(computed, t->prefill_ns),
+                      rate(made, t->decode_ns));
+}
+
+static void put_about(const api_about *x, bytes_buffer *out) {
+  bytes_append_format(
+      out,
+      ",\"troika\":{\"class\":\"%s\",\"band\":\"%s\",\"stream\":\"%s\",\"decided_by\":\"%s\","
+      "\"priority\":",
+      api_class_name(x->class_), api_band_name(x->band), x->stream_id, x->decided_by);
+  if (x->has_priority)
+    bytes_append_format(out, "%lld", (long long)x->priority);
+  else
+    bytes_append_string(out, "null");
+  bytes_append_format(out,
+                      ",\"capped\":%s,\"attached\":%s,\"promoted\":%s,\"preemptions\":%u,"
+                      "\"diverged_at\":%u,\"cached_tokens\":%llu,\"queue_ms\":%.3f}",
+                      x->capped ? "true" : "false", x->attached ? "true" : "false",
+                      x->promoted ? "true" : "false", x->preemptions, x->diverged_at,
+                      (unsigned long long)x->cached_tokens, ms(x->queue_ns));
 }
 
 /* "token":"..","logprob":-0.1,"bytes":[..] */
@@ -197,6 +226,8 @@ typedef struct chunk_parts { /* what is NULL is left out, or null */
   size_t len;
   const char *finish;
   const troika_event *end;
+  int64_t io_ns;          /* with end */
+  const api_about *about; /* with end */
 } chunk_parts;
 
 static void put_chunk(api_answer *a, api_choice *c, chunk_parts p, bytes_buffer *out) {
@@ -227,8 +258,9 @@ static void put_chunk(api_answer *a, api_choice *c, chunk_parts p, bytes_buffer 
     bytes_append_string(o, ",\"finish_reason\":null}]");
   if (a->include_usage) bytes_append_string(o, ",\"usage\":null");
   if (p.end) {
-    bytes_append_string(o, ",\"timings\":");
-    put_timings_of(a, p.end, o);
+    put_timings(a, &p.end->timings, p.io_ns, (double)p.end->prompt_tokens - p.end->cached_tokens,
+                (double)p.end->completion_tokens - 1, o);
+    put_about(p.about, o);
   }
   bytes_append_string(o, "}");
   put_frame(a, out);
@@ -251,9 +283,12 @@ void api_answer_token(api_answer *a, api_choice *c, const troika_event *event, b
   if (event->text_len || a->logprobs) api_answer_text(a, c, event->text, event->text_len, out);
 }
 
-void api_answer_finish(api_answer *a, api_choice *c, const troika_event *event, bytes_buffer *out) {
+void api_answer_finish(api_answer *a, api_choice *c, const troika_event *event, int64_t io_ns,
+                       const api_about *about, bytes_buffer *out) {
+  chunk_parts last = {.end = event, .io_ns = io_ns, .about = about};
   if (event->text_len) api_answer_text(a, c, event->text, event->text_len, out);
-  put_chunk(a, c, (chunk_parts){.finish = finish_name(event->finish), .end = event}, out);
+  last.finish = finish_name(event->finish);
+  put_chunk(a, c, last, out);
 }
 
 void api_answer_done(api_answer *a, const api_usage *usage, bytes_buffer *out) {
@@ -297,7 +332,7 @@ static void put_choice(const api_answer *a, api_choice *c, bytes_buffer *out) {
 }
 
 troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
-                               const api_usage *usage, bytes_buffer *out) {
+                               const api_usage *usage, const api_about *about, bytes_buffer *out) {
   put_head(a, out);
   bytes_append_string(out, ",\"choices\":[");
   for (uint32_t i = 0; i < n; i++) {
@@ -306,10 +341,10 @@ troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
   }
   bytes_append_string(out, "],\"usage\":");
   put_usage(usage, out);
-  bytes_append_string(out, ",\"timings\":");
-  put_timings(usage->preprocess_ns, &usage->timings,
+  put_timings(a, &usage->timings, usage->io_ns,
               (double)usage->prompt_tokens - (double)usage->cached_tokens,
               (double)usage->completion_tokens - n, out);
+  put_about(about, out);
   bytes_append_string(out, "}");
   return out->failed ? TROIKA_NO_MEMORY : TROIKA_OK;
 }

@@ -16,13 +16,20 @@
 #include "base/error.h"
 #include "base/log.h"
 
-enum { WORKERS = 4, KEEPALIVE_S = 10 };
+enum {
+  WORKERS = 4,
+  KEEPALIVE_S = 10,
+  PATCH_BYTES_MAX = 4096,
+  STREAMS_BYTES_MAX = 16 * 1024 * 1024
+};
 
 typedef struct route {
   const char *method, *path;                    /* a path that ends in "/NAME" is a prefix */
-  unsigned (*answer)(api *a, http_exchange *x); /* GET: at once, on the HTTP thread; its status */
+  unsigned (*answer)(api *a, http_exchange *x); /* at once, on the HTTP thread; its status */
   api_endpoint endpoint;                        /* POST: a job */
   bool open;                                    /* needs no key */
+  bool body;                                    /* `answer` waits for the body, which is small */
+  bool background;                              /* also below /bg: the same for the background */
 } route;
 
 static unsigned answer_with(http_exchange *x, unsigned status, const char *type,
@@ -107,7 +114,8 @@ static unsigned answer_models(api *a, http_exchange *x) {
 }
 
 static unsigned answer_model(api *a, http_exchange *x) {
-  const char *id = http_path(x) + strlen("/v1/models/");
+  bool background;
+  const char *id = api_path_route(http_path(x), &background) + strlen("/v1/models/");
   api_failure f;
   if (strcmp(id, a->model_name)) {
     api_failure_set(&f, "model", "there is no model \"%.80s\"; this server has \"%.80s\"", id,
@@ -124,41 +132,120 @@ static unsigned answer_model(api *a, http_exchange *x) {
   return answer_json(x, 200, &body);
 }
 
-static const route routes[] = {
-    {"GET", "/health", answer_health, 0, true},
-    {"GET", "/metrics", answer_metrics, 0, false},
-    {"GET", "/v1/models", answer_models, 0, false},
-    {"GET", "/v1/models/NAME", answer_model, 0, false},
-    {"POST", "/v1/chat/completions", NULL, API_CHAT, false},
-    {"POST", "/v1/completions", NULL, API_COMPLETIONS, false},
-    {"POST", "/tokenize", NULL, API_TOKENIZE, false},
-    {"POST", "/detokenize", NULL, API_DETOKENIZE, false},
-};
-static const route file_route = {"GET", "/", answer_file, 0, true};
+/* What a registry of streams did, as an answer. */
+static unsigned answer_stream(http_exchange *x, bool ok, bytes_buffer *body, const api_failure *f) {
+  if (ok) return answer_json(x, 200, body);
+  bytes_free(body);
+  api_answer_with_failure(x, f);
+  return f->status;
+}
 
-static const route *find_route(const char *path) {
-  for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-    const char *name = strstr(routes[i].path, "NAME");
-    size_t len = name ? (size_t)(name - routes[i].path) : strlen(routes[i].path);
-    if (name ? !strncmp(path, routes[i].path, len) && path[len] : !strcmp(path, routes[i].path))
-      return &routes[i];
+static unsigned change_stream(api *a, http_exchange *x) {
+  const char *method = http_method(x), *id = http_path(x) + strlen("/v1/streams/");
+  bytes_buffer body;
+  api_failure f = {0};
+  bool ok;
+  const api_key *key = api_access_key(a->access, x, &f);
+  bytes_init(&body, 16384);
+  if (!key) {
+    ok = false;
+  } else if (!strcmp(method, "DELETE")) {
+    ok = api_streams_cancel(a->streams, key, id, &body, &f);
+  } else if (strcmp(method, "PATCH") != 0) {
+    ok = api_streams_show(a->streams, key, id, &body, &f);
+  } else if (http_body(x).len > PATCH_BYTES_MAX) { /* it is read on this thread */
+    ok = api_failure_set(&f, NULL, "the body has %zu bytes, at most %d are taken here",
+                         http_body(x).len, PATCH_BYTES_MAX);
+    f.status = 413;
+  } else {
+    ok = api_streams_patch(a->streams, key, id, http_body(x), &body, &f);
   }
-  return api_page_find(path) ? &file_route : NULL;
+  return answer_stream(x, ok, &body, &f);
+}
+
+static unsigned answer_streams(api *a, http_exchange *x) {
+  bytes_buffer body;
+  api_failure f = {0};
+  const api_key *key = api_access_key(a->access, x, &f);
+  bytes_init(&body, STREAMS_BYTES_MAX);
+  if (key) api_streams_list(a->streams, key, &body);
+  return answer_stream(x, key != NULL, &body, &f);
+}
+
+static const route routes[] = {
+    {"GET", "/health", .answer = answer_health, .open = true},
+    {"GET", "/metrics", .answer = answer_metrics},
+    {"GET", "/v1/models", .answer = answer_models, .background = true},
+    {"GET", "/v1/models/NAME", .answer = answer_model, .background = true},
+    {"POST", "/v1/chat/completions", .endpoint = API_CHAT, .background = true},
+    {"POST", "/v1/completions", .endpoint = API_COMPLETIONS, .background = true},
+    {"GET", "/v1/streams", .answer = answer_streams},
+    {"GET", "/v1/streams/NAME", .answer = change_stream},
+    {"PATCH", "/v1/streams/NAME", .answer = change_stream, .body = true},
+    {"DELETE", "/v1/streams/NAME", .answer = change_stream},
+    {"POST", "/tokenize", .endpoint = API_TOKENIZE},
+    {"POST", "/detokenize", .endpoint = API_DETOKENIZE},
+};
+static const route file_route = {"GET", "/", .answer = answer_file, .open = true};
+enum { ROUTES = sizeof routes / sizeof *routes };
+
+static bool path_fits(const route *r, const char *whole_path) {
+  bool background;
+  const char *path = api_path_route(whole_path, &background), *name = strstr(r->path, "NAME");
+  size_t len = name ? (size_t)(name - r->path) : strlen(r->path);
+  if (background && !r->background) return false;
+  return name ? !strncmp(path, r->path, len) && path[len] : !strcmp(path, r->path);
+}
+
+static bool method_fits(const route *r, const char *method) {
+  return !strcmp(method, r->method) || (!strcmp(r->method, "GET") && !strcmp(method, "HEAD"));
+}
+
+/* Of several methods of one path, that of the request; else any of them. */
+static const route *find_route(http_exchange *x) {
+  const route *found = NULL;
+  for (size_t i = 0; i < ROUTES; i++) {
+    if (!path_fits(&routes[i], http_path(x))) continue;
+    if (!found || method_fits(&routes[i], http_method(x))) found = &routes[i];
+  }
+  if (found) return found;
+  return api_page_find(http_path(x)) ? &file_route : NULL;
+}
+
+static void list_paths(char *text, size_t capacity) {
+  size_t len = 0;
+  for (int background = 0; background < 2; background++)
+    for (size_t i = 0; i < ROUTES && len < capacity; i++) {
+      const route *r = &routes[i];
+      if ((background && !r->background) || (i && !strcmp(r->path, r[-1].path))) continue;
+      len += (size_t)snprintf(text + len, capacity - len, "%s%s%s", len ? ", " : "",
+                              background ? "/bg" : "", r->path);
+    }
 }
 
 static void answer_unknown(http_exchange *x, api_failure *f) {
-  char text[512] = "";
-  size_t len = 0;
-  for (size_t i = 0; i < sizeof routes / sizeof *routes && len < sizeof text; i++)
-    len += (size_t)snprintf(text + len, sizeof text - len, "%s%s", i ? ", " : "", routes[i].path);
-  api_failure_set(f, NULL, "there is nothing at %.80s; there are /, /openapi.json, %s",
+  char text[640] = "";
+  list_paths(text, sizeof text);
+  api_failure_set(f, NULL, "there is nothing at %.60s; there are /, /openapi.json, %s",
                   http_path(x), text);
   f->status = 404;
   f->type = api_failure_type_of(404);
 }
 
-static bool method_fits(const route *r, const char *method) {
-  return !strcmp(method, r->method) || (r->answer && !strcmp(method, "HEAD"));
+/* 405: what the path does take. */
+static void refuse_method(http_exchange *x, const route *r, api_failure *f) {
+  char allow[64] = "";
+  size_t len = 0;
+  for (size_t i = 0; i < ROUTES; i++)
+    if (!strcmp(routes[i].path, r->path))
+      len += (size_t)snprintf(allow + len, sizeof allow - len, "%s%s", len ? ", " : "",
+                              strcmp(routes[i].method, "GET") ? routes[i].method : "GET, HEAD");
+  if (r == &file_route) snprintf(allow, sizeof allow, "GET, HEAD");
+  api_failure_set(f, NULL, "%s takes %s, not %s", r->path, allow, http_method(x));
+  f->status = 405;
+  len = strlen(allow);
+  snprintf(allow + len, sizeof allow - len, ", OPTIONS");
+  http_answer_header(x, "Allow", allow);
 }
 
 /* What speaks against the request, before its body. False: `f` says it. */
@@ -171,9 +258,7 @@ static bool may_ask(api *a, http_exchange *x, const route *r, api_failure *f) {
   }
   if (!strcmp(method, "OPTIONS")) return true; /* a browser asks first, and without the key */
   if (!method_fits(r, method)) {
-    api_failure_set(f, NULL, "%s takes %s, not %s", r->path, r->method, method);
-    f->status = 405;
-    http_answer_header(x, "Allow", r->answer ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+    refuse_method(x, r, f);
     return false;
   }
   if (!r->open && !api_access_key(a->access, x, f)) return false;
@@ -201,7 +286,7 @@ static void refuse(api *a, http_exchange *x, const api_failure *f) {
 
 static void on_begin(void *context, http_exchange *x) {
   api *a = context;
-  const route *r = find_route(http_path(x));
+  const route *r = find_route(x);
   api_failure f = {0};
   bytes_buffer nothing;
   if (!may_ask(a, x, r, &f)) {
@@ -211,15 +296,19 @@ static void on_begin(void *context, http_exchange *x) {
     api_access_preflight(x);
     api_metrics_answered(&a->metrics, API_ENDPOINTS, 204);
     http_answer(x, 204, NULL, &nothing);
-  } else if (r->answer) {
+  } else if (r->answer && !r->body) {
     api_metrics_answered(&a->metrics, API_ENDPOINTS, r->answer(a, x));
   }
 }
 
 static void on_handle(void *context, http_exchange *x) {
   api *a = context;
-  const route *r = find_route(http_path(x));
+  const route *r = find_route(x);
   api_failure f;
+  if (r && r->answer) {
+    api_metrics_answered(&a->metrics, API_ENDPOINTS, r->answer(a, x));
+    return;
+  }
   if (r && api_job_create(a, x, r->endpoint)) return;
   api_failure_memory(&f);
   refuse(a, x, &f);
@@ -254,6 +343,32 @@ static void read_facts(api *a) {
   a->id_salt = (uint64_t)clock_real_now(NULL) ^ (uint64_t)a->started_s << 32 ^ (uintptr_t)a;
 }
 
+static troika_status open_parts(api *a, const api_options *options, troika_error *err) {
+  troika_status status = api_access_open(options->keys, options->origins, &a->access, err);
+  if (!status) status = api_sessions_open(API_SESSIONS_MAX, &a->sessions, err);
+  if (!status) status = api_streams_open(a->model_name, &a->streams, err);
+  a->resolver = (api_resolver){.access = a->access,
+                               .sessions = a->sessions,
+                               .default_class = options->default_class,
+                               .no_heuristics = options->no_heuristics,
+                               .share_cache = options->share_cache};
+  api_pool_options pool = {.workers = options->workers,
+                           .step = api_job_step,
+                           .finish = api_job_finish,
+                           .gather = http_wakes_hold,
+                           .release = http_wakes_release};
+  if (!status) status = api_pool_open(&pool, &a->pool, err);
+  return status;
+}
+
+static void close_parts(api *a) {
+  api_streams_close(&a->streams);
+  api_sessions_close(&a->sessions);
+  api_access_close(&a->access);
+  free(a->model_name);
+  free(a);
+}
+
 troika_status api_open(const api_options *options, api **out, troika_error *err) {
   api *a = calloc(1, sizeof *a);
   if (a) a->model_name = strdup(options->model_name);
@@ -265,17 +380,9 @@ troika_status api_open(const api_options *options, api **out, troika_error *err)
   a->options.model_name = a->options.keys = a->options.origins = NULL; /* the caller's */
   read_facts(a);
   json_object_seed(0); /* before threads use it */
-  troika_status status = api_access_open(options->keys, options->origins, &a->access, err);
-  api_pool_options pool = {.workers = options->workers,
-                           .step = api_job_step,
-                           .finish = api_job_finish,
-                           .gather = http_wakes_hold,
-                           .release = http_wakes_release};
-  if (!status) status = api_pool_open(&pool, &a->pool, err);
+  troika_status status = open_parts(a, options, err);
   if (status) {
-    api_access_close(&a->access);
-    free(a->model_name);
-    free(a);
+    close_parts(a);
     return status;
   }
   *out = a;
@@ -314,7 +421,5 @@ void api_close(api **owner) {
   api_stop(a);
   api_pool_wait_empty(a->pool);
   api_pool_close(&a->pool);
-  api_access_close(&a->access);
-  free(a->model_name);
-  free(a);
+  close_parts(a);
 }

@@ -15,7 +15,7 @@
 
 #include "http/http.h"
 #include "troika/model.h"
-#include "troika/runtime.h"
+#include "troika/stream.h"
 
 typedef struct api api;
 
@@ -26,7 +26,10 @@ typedef struct api_options {
   const char *keys;       /* API keys, one a line; NULL or none: nobody is asked for one. Copied */
   const char *origins;    /* web origins that may ask besides this machine's; NULL. Copied */
   unsigned workers;       /* api threads, at least 2 */
-  int64_t keepalive_ns;   /* silence after which a stream gets a comment; 0: never */
+  troika_class default_class; /* of what says nothing; DEFAULT is REACTIVE */
+  bool no_heuristics;         /* the shape of a request demotes nothing */
+  bool share_cache;           /* cached prefixes are shared between API keys */
+  int64_t keepalive_ns;       /* silence after which a stream gets a comment; 0: never */
 } api_options;
 
 void api_options_init(api_options *options);

@@ -7,10 +7,14 @@
 
 #include "api/json.h"
 
+/* Official clients take no longer wait than this. */
+enum { RETRY_AFTER_MAX_MS = 60000 };
+
 const char *api_failure_type_of(unsigned http_status) {
   if (http_status == 401) return "authentication_error";
   if (http_status == 403) return "permission_error";
   if (http_status == 404) return "not_found_error";
+  if (http_status == 409) return "conflict_error";
   if (http_status == 429) return "rate_limit_error";
   return http_status < 500 ? "invalid_request_error" : "server_error";
 }
@@ -49,8 +53,28 @@ void api_failure_of_status(api_failure *f, troika_status status, const char *tex
   *f = (api_failure){.status = http_status_of(status)};
   f->type = api_failure_type_of(f->status);
   if (f->status == 429) f->code = "queue_full";
+  if (f->status == 504) f->code = "deadline_exceeded";
   if (f->status == 429 || f->status == 503) f->retry_after_s = 1;
+  /* It would fail again, or come too late again. */
+  f->no_retry = f->status == 500 || f->status == 504;
   snprintf(f->message, sizeof f->message, "%s", text && *text ? text : troika_status_text(status));
+}
+
+bool api_failure_conflict(api_failure *f, const char *code, const char *text) {
+  api_failure_set(f, NULL, "%s", text);
+  f->status = 409;
+  f->type = api_failure_type_of(409);
+  f->code = code;
+  f->no_retry = true; /* clients repeat a 409 else */
+  return false;
+}
+
+void api_failure_retry_after(api_failure *f, int64_t wait_ns) {
+  int64_t ms = wait_ns / 1000000;
+  if (ms < 1000) ms = 1000;
+  if (ms > RETRY_AFTER_MAX_MS) ms = RETRY_AFTER_MAX_MS;
+  f->retry_after_ms = (unsigned)ms;
+  f->retry_after_s = (unsigned)(ms + 999) / 1000;
 }
 
 bool api_failure_inside(api_failure *f, const char *outer) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job.h - one request on its way through the api threads. Private to this room.
  *
- *   parse, render, tokenize, submit      first step; errors answer 4xx or 5xx before any header
+ *   parse, resolve, count, name,         first step; errors answer 4xx or 5xx before any header
+ *   render, tokenize, submit             (a retry attaches to what runs instead)
  *        │
  *   events ──► frames ──► `pending` ──► ring of the connection      stream: no event is taken
  *        │                                                          while frames wait
@@ -24,6 +25,9 @@
 #include "api/metrics.h"
 #include "api/pool.h"
 #include "api/request.h"
+#include "api/resolve.h"
+#include "api/sessions.h"
+#include "api/streams.h"
 
 struct api {
   api_options options;
@@ -35,6 +39,9 @@ struct api {
   atomic_ullong requests;
   atomic_bool draining, closing;
   api_access *access;
+  api_sessions *sessions;
+  api_streams *streams;
+  api_resolver resolver;
   api_metrics metrics;
   http_server *_Atomic server; /* borrowed; NULL until api_attach */
   api_pool *pool;
@@ -45,11 +52,19 @@ typedef struct api_job {
   api *owner;
   http_exchange *x; /* held */
   api_endpoint endpoint;
+  api_signals signals;
   bool begun, cancelled, failed;
+  bool opened;   /* the headers of a stream are out */
   bool left;     /* the client went before the end */
   bool cut;      /* a frame was lost: nothing more is written */
   bool recorded; /* counted and logged */
+  bool resolved;
+  bool told; /* its class and so on stand in headers */
   api_request request;
+  api_resolved who;  /* if resolved, as is `now` */
+  api_stream *entry; /* its name in the registry, until it is recorded; NULL: none */
+  char stream_id[API_STREAM_ID_BYTES];
+  api_stream_now now; /* when last looked at */
   api_answer answer;
   troika_grammar *grammar; /* NULL: free text */
   api_choice *choices;
@@ -58,6 +73,8 @@ typedef struct api_job {
   bytes_buffer pending; /* frames; those before pending_at are written */
   size_t pending_at;
   int64_t written_ns;     /* when the client last got something */
+  int64_t stalled_ns;     /* since when it takes no more; 0: it does */
+  int64_t io_ns;          /* for how long it did not, in all */
   int64_t first_ns;       /* when the first token came */
   uint32_t prompt_tokens; /* for the log line of a request that was refused */
   unsigned status;
@@ -71,8 +88,22 @@ void api_job_news(void *job); /* of a stream or of the client: the job is steppe
 /* Answers with the error object and its headers. Any thread. */
 void api_answer_with_failure(http_exchange *x, const api_failure *failure);
 
+/* record.c: what is said of a job once, before its answer goes out: whoever has the answer finds it
+ * counted, logged, and ended in /v1/streams. */
+void api_job_record(api_job *job);
+api_usage api_job_usage(const api_job *job);
+/* What the answer tells of itself; the end of one choice, or NULL: of the first. */
+api_about api_job_about(api_job *job, const api_choice *choice, const troika_event *end);
+void api_job_look(api_job *job);
+/* The x-troika-... headers; whole: with what is known at the end only. */
+void api_job_headers(api_job *job, bool whole);
+
 /* submit.c: makes the prompts and hands the choices to the engine. False: none is left with it. */
 bool api_job_submit(api_job *job, api_failure *failure);
+/* Who waits for it: resolves, counts, and names it. False: `failure` says why not. */
+bool api_job_resolve(api_job *job, api_failure *failure);
+/* Why it ends, if somebody ended it through the registry. True: `failure` says it. */
+bool api_job_dropped(const api_job *job, api_failure *failure);
 /* The tokens of a chat or a text; owned. NULL: `failure` says why. */
 int32_t *api_make_tokens(const api *a, const api_request *r, const api_prompt *prompt, size_t *n,
                          api_failure *failure);

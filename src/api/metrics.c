@@ -1,13 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/metrics.h"
 
-#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/os.h"
 
-/* Seconds. From a token of a small model to a prompt of minutes, about 2.5 apart. */
+/* Seconds. From a token of a small model to a prompt of minutes, about 2 apart. */
 static const double bounds[API_METRICS_BUCKETS] = {
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.35, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+static const char *const classes[2] = {"reactive", "proactive"};
+/* Codes of errors; the last one stands for all others. */
+static const char *const reasons[API_REASONS] = {"queue_full",
+                                                 "overloaded",
+                                                 "key_limit",
+                                                 "deadline_exceeded",
+                                                 "superseded",
+                                                 "cancelled",
+                                                 "context_length_exceeded",
+                                                 "other"};
 
 static void observe(api_histogram *h, int64_t ns) {
   int i = 0;
@@ -21,14 +32,22 @@ void api_metrics_answered(api_metrics *m, api_endpoint endpoint, unsigned status
   if (status < API_STATUS_MAX) atomic_fetch_add(&m->answers[endpoint][status], 1);
 }
 
-void api_metrics_finished(api_metrics *m, const api_usage *u, int64_t total_ns) {
+void api_metrics_finished(api_metrics *m, troika_class class_, const api_usage *u,
+                          int64_t total_ns) {
+  int k = class_ == TROIKA_PROACTIVE;
   atomic_fetch_add(&m->prompt_tokens, u->prompt_tokens);
   atomic_fetch_add(&m->cached_tokens, u->cached_tokens);
   atomic_fetch_add(&m->completion_tokens, u->completion_tokens);
-  observe(&m->queue, u->timings.queue_ns);
-  observe(&m->request, total_ns);
-  if (u->first_token_ns) observe(&m->first_token, u->first_token_ns);
-  if (u->per_token_ns) observe(&m->per_token, u->per_token_ns);
+  observe(&m->queue[k], u->timings.queue_ns);
+  observe(&m->request[k], total_ns);
+  if (u->first_token_ns) observe(&m->first_token[k], u->first_token_ns);
+  if (u->per_token_ns) observe(&m->per_token[k], u->per_token_ns);
+}
+
+void api_metrics_refused(api_metrics *m, const char *code) {
+  int i = 0;
+  while (i < API_REASONS - 1 && strcmp(code, reasons[i]) != 0) i++;
+  atomic_fetch_add(&m->refused[i], 1);
 }
 
 static void put_help(const char *name, const char *type, const char *help, bytes_buffer *out) {
@@ -41,19 +60,33 @@ static void put_value(const char *name, const char *type, const char *help, doub
   bytes_append_format(out, "troika_%s %.17g\n", name, value);
 }
 
-static void put_histogram(const char *name, const char *help, const api_histogram *h,
-                          bytes_buffer *out) {
-  unsigned long long total = 0;
+static void put_histograms(const char *name, const char *help, const api_histogram by_class[2],
+                           bytes_buffer *out) {
   put_help(name, "histogram", help, out);
-  for (int i = 0; i <= API_METRICS_BUCKETS; i++) {
-    total += atomic_load(&h->counts[i]);
-    if (i < API_METRICS_BUCKETS)
-      bytes_append_format(out, "troika_%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], total);
-    else
-      bytes_append_format(out, "troika_%s_bucket{le=\"+Inf\"} %llu\n", name, total);
+  for (int k = 0; k < 2; k++) {
+    const api_histogram *h = &by_class[k];
+    unsigned long long total = 0;
+    char le[16] = "+Inf";
+    for (int i = 0; i <= API_METRICS_BUCKETS; i++) {
+      total += atomic_load(&h->counts[i]);
+      if (i < API_METRICS_BUCKETS)
+        snprintf(le, sizeof le, "%g", bounds[i]);
+      else
+        snprintf(le, sizeof le, "+Inf");
+      bytes_append_format(out, "troika_%s_bucket{class=\"%s\",le=\"%s\"} %llu\n", name, classes[k],
+                          le, total);
+    }
+    bytes_append_format(
+        out, "troika_%s_sum{class=\"%s\"} %.9g\ntroika_%s_count{class=\"%s\"} %llu\n", name,
+        classes[k], (double)atomic_load(&h->sum_ns) / 1e9, name, classes[k], total);
   }
-  bytes_append_format(out, "troika_%s_sum %.9g\ntroika_%s_count %llu\n", name,
-                      (double)atomic_load(&h->sum_ns) / 1e9, name, total);
+}
+
+static void put_by_class(const char *name, const char *type, const char *help,
+                         const double values[2], bytes_buffer *out) {
+  put_help(name, type, help, out);
+  for (int k = 0; k < 2; k++)
+    bytes_append_format(out, "troika_%s{class=\"%s\"} %.17g\n", name, classes[k], values[k]);
 }
 
 static void put_answers(const api_metrics *m, bytes_buffer *out) {
@@ -70,9 +103,16 @@ static void put_answers(const api_metrics *m, bytes_buffer *out) {
     }
 }
 
-static void put_engine(const troika_runtime *runtime, bytes_buffer *out) {
-  troika_runtime_stats s;
-  troika_runtime_describe(runtime, &s);
+static void put_refusals(const api_metrics *m, bytes_buffer *out) {
+  put_help("refused_total", "counter", "Completions refused or given up, by the error's code.",
+           out);
+  for (int i = 0; i < API_REASONS; i++)
+    bytes_append_format(out, "troika_refused_total{reason=\"%s\"} %llu\n", reasons[i],
+                        (unsigned long long)atomic_load(&m->refused[i]));
+}
+
+static void put_engine(const troika_runtime_stats *stats, bytes_buffer *out) {
+  troika_runtime_stats s = *stats;
   put_help("build_info", "gauge", "Version and kernels, as labels.", out);
   bytes_append_format(out, "troika_build_info{version=\"%s\",kernels=\"%s\"} 1\n", troika_version(),
                       s.kernels);
@@ -99,6 +139,59 @@ static void put_engine(const troika_runtime *runtime, bytes_buffer *out) {
   put_value("weight_bytes", "gauge", "Packed weights.", (double)s.weight_bytes, out);
 }
 
+/* The scheduler's own figures. */
+static void put_scheduling(const troika_runtime_stats *s, bytes_buffer *out) {
+  put_by_class("class_requests_running", "gauge", "Requests that have a place, by class.",
+               (double[]){s->running_by[0], s->running_by[1]}, out);
+  put_by_class("class_requests_queued", "gauge", "Requests that wait for a place, by class.",
+               (double[]){s->queued_by[0], s->queued_by[1]}, out);
+  put_by_class("class_prompt_tokens_computed_total", "counter", "Prompt tokens computed, by class.",
+               (double[]){(double)s->prompt_tokens_by[0], (double)s->prompt_tokens_by[1]}, out);
+  put_by_class("class_generated_tokens_total", "counter", "Tokens generated, by class.",
+               (double[]){(double)s->generated_tokens_by[0], (double)s->generated_tokens_by[1]},
+               out);
+  put_by_class("launch_seconds_total", "counter",
+               "Device time of launches with a row of the class; one with both is reactive.",
+               s->launch_s_by, out);
+  put_value("preemptions_total", "counter", "Launches stopped for a more urgent one.",
+            (double)s->preemptions, out);
+  put_value("suspensions_total", "counter", "Requests whose pages were taken.",
+            (double)s->suspensions, out);
+  put_value("iterations_dropped_total", "counter", "Stopped iterations that were given up.",
+            (double)s->dropped, out);
+  put_value("piggybacked_rows_total", "counter", "Rows of the background in reactive iterations.",
+            (double)s->piggybacked, out);
+  put_value("promotions_total", "counter", "Requests promoted because they had waited too long.",
+            (double)s->promotions, out);
+  put_value("engine_refused_total", "counter", "Requests that the engine did not take.",
+            (double)s->refused, out);
+  put_value("bytes_copied_total", "counter", "Bytes of KV copied by switches between requests.",
+            (double)s->bytes_copied, out);
+  put_help("bcap", "gauge",
+           "Rows that the last reactive iteration was allowed, and what bound them.", out);
+  bytes_append_format(out, "troika_bcap{term=\"%s\"} %u\n", s->bcap_term ? s->bcap_term : "none",
+                      s->bcap);
+  put_value("pressure_level", "gauge", "Of pressure, 0 to 6.", s->level, out);
+  put_value("pressure", "gauge", "Above 1 for long, the level rises.", s->pressure, out);
+  put_value("backlog_seconds", "gauge", "Predicted time of the background that waits.",
+            s->backlog_s, out);
+  put_value("aging_account_seconds", "gauge",
+            "What promoted work may still cost reactive work (X).", s->x_ms / 1e3, out);
+  put_value("preempt_bound_seconds", "gauge", "The longest stop of a launch seen.",
+            s->preempt_bound_ms / 1e3, out);
+  put_value("model_error", "gauge", "90th percentile of |observed - predicted| / predicted.",
+            s->model_error, out);
+}
+
+static void put_cache(const troika_runtime_stats *s, bytes_buffer *out) {
+  put_value("prefix_lookups_total", "counter", "Requests that looked for a cached prefix.",
+            (double)s->prefix_lookups, out);
+  put_value("prefix_hits_total", "counter", "Those of them that found one.", (double)s->prefix_hits,
+            out);
+  put_value("kv_evictions_total", "counter", "KV pages whose content was dropped for others.",
+            (double)s->kv_evictions, out);
+}
+
 static void put_devices(const troika_runtime *runtime, bytes_buffer *out) {
   troika_device_info d[8];
   uint32_t n = troika_runtime_devices(runtime, d, 8);
@@ -119,23 +212,28 @@ static void put_devices(const troika_runtime *runtime, bytes_buffer *out) {
 
 void api_metrics_write(const api_metrics *m, const troika_runtime *runtime, uint32_t connections,
                        bytes_buffer *out) {
-  put_engine(runtime, out);
+  troika_runtime_stats s;
+  troika_runtime_describe(runtime, &s);
+  put_engine(&s, out);
+  put_scheduling(&s, out);
+  put_cache(&s, out);
   put_devices(runtime, out);
   put_answers(m, out);
+  put_refusals(m, out);
   put_value("usage_prompt_tokens_total", "counter", "Prompt tokens of finished requests.",
             (double)atomic_load(&m->prompt_tokens), out);
   put_value("usage_cached_tokens_total", "counter", "Those of them that were found in the cache.",
             (double)atomic_load(&m->cached_tokens), out);
   put_value("usage_completion_tokens_total", "counter", "Tokens of finished answers.",
             (double)atomic_load(&m->completion_tokens), out);
-  put_histogram("queue_seconds", "From the engine's taking a request to its first launch.",
-                &m->queue, out);
-  put_histogram("time_to_first_token_seconds", "From a request's headers to its first token.",
-                &m->first_token, out);
-  put_histogram("time_per_output_token_seconds", "Mean time of a token after the first.",
-                &m->per_token, out);
-  put_histogram("request_seconds", "From a request's headers to the end of its answer.",
-                &m->request, out);
+  put_histograms("queue_seconds", "From the engine's taking a request to its first launch.",
+                 m->queue, out);
+  put_histograms("time_to_first_token_seconds", "From a request's headers to its first token.",
+                 m->first_token, out);
+  put_histograms("time_per_output_token_seconds", "Mean time of a token after the first.",
+                 m->per_token, out);
+  put_histograms("request_seconds", "From a request's headers to the end of its answer.",
+                 m->request, out);
   put_value("http_connections", "gauge", "Open connections.", connections, out);
   put_value("resident_bytes", "gauge", "Memory of this process.", (double)os_memory_resident(),
             out);

@@ -210,6 +210,7 @@ bool api_request_read(json_t *root, api_endpoint endpoint, uint32_t vocab, api_r
   if (ok)
     ok = endpoint == API_CHAT ? read_messages(r, failure)
                               : api_prompts_read(r, "prompt", vocab, failure);
+  ok = ok && api_hints_read(r, failure); /* of messages as they are now */
   if (!ok) api_request_free(r);
   return ok;
 }

@@ -31,6 +31,23 @@ typedef struct api_prompt {
   uint32_t tokens_n;
 } api_prompt;
 
+/* What the body says about who waits for the answer; resolve.h makes sense of it. Texts are
+ * borrowed from root; {NULL, 0}: absent. */
+typedef struct api_hints {
+  troika_class class_;                    /* troika.class; DEFAULT: absent */
+  bool has_priority, has_urgency;         /* which of the two integers there are */
+  int64_t priority;                       /* vLLM's `priority`: lower first */
+  int64_t urgency;                        /* nvext.agent_hints.priority: higher first */
+  troika_class tier;                      /* what service_tier asks for; DEFAULT: nothing */
+  int64_t deadline_ms, first_deadline_ms; /* troika's; 0: none */
+  uint32_t expected_tokens; /* troika.expected_tokens, else nvext.agent_hints.osl; 0 */
+  int64_t next_use_ms, steps_to_execution; /* troika's, else nvext.agent_hints'; -1 */
+  bool has_latest, latest, has_shorten, shorten;
+  bool speculative_prefill, final; /* nvext.agent_hints; nvext.agent_context.trajectory_final */
+  bytes_view nv_session, nv_self, nv_parent;          /* nvext.agent_context */
+  bytes_view cache_key, metadata_session, user, name; /* name: the last one in messages */
+} api_hints;
+
 typedef struct api_request {
   api_endpoint endpoint;
   bool stream, include_usage, echo;
@@ -48,6 +65,7 @@ typedef struct api_request {
   troika_request engine; /* all but the prompt; its pointers are into this struct */
   const char *stop[TROIKA_STOP_MAX];
   troika_token_bias *bias;
+  api_hints hints;
   json_t *root;
 } api_request;
 
@@ -73,6 +91,9 @@ char *api_messages_fold(const json_t *messages);
 bool api_prompts_read(api_request *r, const char *field, uint32_t vocab, api_failure *failure);
 bool api_tokens_read(const json_t *array, const char *field, uint32_t vocab, api_prompt *out,
                      api_failure *failure);
+
+/* hints.c: into r->hints. */
+bool api_hints_read(api_request *r, api_failure *failure);
 
 /* format.c: `response_format` and its grammar. */
 bool api_format_read(api_request *r, api_failure *failure);

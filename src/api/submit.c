@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a checked request to streams of the engine: prompts become tokens, choices are submitted. */
+/* From a checked request to streams of the engine: who waits for it, prompts become tokens, choices
+ * are submitted. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/job.h"
 #include "api/json.h"
@@ -95,44 +97,11 @@ int32_t *api_make_tokens(const api *a, const api_request *r, const api_prompt *p
   return NULL;
 }
 
-/* The choices of one prompt: the first one computes it, the others share its pages. */
-static bool submit_prompt(api_job *job, uint32_t p, api_failure *failure) {
-  const api *a = job->owner;
-  api_request *r = &job->request;
-  size_t n = 0;
-  troika_error err = {0};
-  troika_status status = TROIKA_OK;
-  int32_t *tokens = api_make_tokens(a, r, r->prompts ? &r->prompts[p] : NULL, &n, failure);
-  if (!tokens) return false;
-  job->prompt_tokens += (uint32_t)n;
-  r->engine.prompt = tokens;
-  r->engine.prompt_n = (uint32_t)n;
-  r->engine.share = NULL;
-  for (uint32_t i = 0; i < r->n && !status; i++) {
-    if (http_gone(job->x) || atomic_load(&a->closing)) {
-      api_failure_of_status(failure, TROIKA_CANCELLED, "the server is stopping");
-      free(tokens);
-      return false;
-    }
-    api_choice *c = &job->choices[p * r->n + i];
-    troika_stream_options options = {
-        .size = sizeof options, .wake = api_job_news, .wake_context = job};
-    r->engine.choice = i;
-    if (r->echo) {
-      if (r->prompts[p].tokens)
-        api_put_tokens_text(a, tokens, n, &c->text);
-      else
-        bytes_append(&c->text, r->prompts[p].text.ptr, r->prompts[p].text.len);
-    }
-    status = troika_stream_open(a->options.runtime, &options, &c->stream, &err);
-    if (!status) status = troika_stream_submit(c->stream, &r->engine, &err);
-    if (status) break;
-    job->submitted++;
-    if (i == 0) r->engine.share = c->stream;
-  }
-  free(tokens);
-  if (!status) return true;
-  api_failure_of_status(failure, status, err.text);
+/* Why it ends, if its client has gone, the server stops, or somebody ended it. */
+static bool may_go_on(const api_job *job, api_failure *failure) {
+  if (api_job_dropped(job, failure)) return false;
+  if (!http_gone(job->x) && !atomic_load(&job->owner->closing)) return true;
+  api_failure_of_status(failure, TROIKA_CANCELLED, "the server is stopping");
   return false;
 }
 
@@ -140,7 +109,7 @@ static bool submit_prompt(api_job *job, uint32_t p, api_failure *failure) {
 static bool make_grammar(api_job *job, api_failure *failure) {
   api_request *r = &job->request;
   troika_error err = {0};
-  if (!r->constrained) return true;
+  if (!r->constrained || job->grammar) return true;
   troika_status status = troika_grammar_create(job->owner->options.model, r->grammar_kind,
                                                r->grammar, r->grammar_len, &job->grammar, &err);
   r->engine.grammar = job->grammar;
@@ -150,19 +119,181 @@ static bool make_grammar(api_job *job, api_failure *failure) {
   return false;
 }
 
+/* The tokens of one prompt, made when the first of its choices needs them. */
+typedef struct prompt_tokens {
+  uint32_t index;
+  int32_t *tokens; /* owned */
+  size_t n;
+} prompt_tokens;
+
+static bool make_prompt(api_job *job, prompt_tokens *t, api_failure *failure) {
+  api_request *r = &job->request;
+  if (t->tokens) return true;
+  if (!make_grammar(job, failure)) return false;
+  t->tokens =
+      api_make_tokens(job->owner, r, r->prompts ? &r->prompts[t->index] : NULL, &t->n, failure);
+  if (!t->tokens) return false;
+  job->prompt_tokens += (uint32_t)t->n;
+  r->engine.prompt = t->tokens;
+  r->engine.prompt_n = (uint32_t)t->n;
+  r->engine.share = NULL;
+  return may_go_on(job, failure); /* that may have taken its time */
+}
+
+static void put_echo(const api_job *job, api_choice *c) {
+  const api_request *r = &job->request;
+  if (!r->echo) return;
+  const api_prompt *p = &r->prompts[c->prompt];
+  if (p->tokens)
+    api_put_tokens_text(job->owner, p->tokens, p->tokens_n, &c->text);
+  else
+    bytes_append(&c->text, p->text.ptr, p->text.len);
+}
+
+static troika_status open_stream(api_job *job, api_choice *c, troika_error *err) {
+  troika_stream_options options = {
+      .size = sizeof options, .wake = api_job_news, .wake_context = job};
+  return troika_stream_open(job->owner->options.runtime, &options, &c->stream, err);
+}
+
+/* A retry gets the answer that is on its way already. It may end, by its end or because its client
+ * has gone, just before the engine hears of the second reader: so that is waited for, not for long.
+ * False: there is none, or no more; c->stream is free for a request of its own, or NULL. */
+static bool attach(api_job *job, api_choice *c, troika_error *err) {
+  static const int32_t unused = 0;
+  api *a = job->owner;
+  troika_request request = job->request.engine; /* stop strings count for each reader */
+  troika_stream_info info;
+  struct timespec pause = {.tv_nsec = 100000};
+  if (!job->who.retry_count) return false;
+  request.prompt = &unused;
+  request.prompt_n = 1;
+  request.share = NULL;
+  if (!api_stream_attach(a->streams, job->entry, c->index, c->stream, &request)) return false;
+  for (int i = 0; i < 100; i++) {
+    troika_stream_describe(c->stream, &info);
+    if (api_stream_decided(&info)) break;
+    nanosleep(&pause, NULL);
+  }
+  if (info.state != TROIKA_STREAM_IDLE) {
+    api_stream_set(a->streams, job->entry, c->index, c->stream, true);
+    return true;
+  }
+  troika_stream_close(&c->stream);
+  if (open_stream(job, c, err)) c->stream = NULL;
+  return false;
+}
+
+/* The first choice of a prompt computes it, the others share its pages. */
+static bool submit_choice(api_job *job, api_choice *c, prompt_tokens *t, api_failure *failure) {
+  api_request *r = &job->request;
+  troika_error err = {0};
+  put_echo(job, c);
+  c->calls.wanted = r->tools != NULL;
+  troika_status status = open_stream(job, c, &err);
+  if (!status && attach(job, c, &err)) {
+    job->submitted++;
+    return true;
+  }
+  if (!status && !c->stream) status = TROIKA_NO_MEMORY;
+  if (!status) {
+    if (!make_prompt(job, t, failure)) return false;
+    r->engine.choice = c->index % r->n;
+    status = troika_stream_submit(c->stream, &r->engine, &err);
+  }
+  if (status) {
+    api_failure_of_status(failure, status, err.text);
+    return false;
+  }
+  job->submitted++;
+  api_stream_set(job->owner->streams, job->entry, c->index, c->stream, false);
+  if (!r->engine.share) r->engine.share = c->stream;
+  return true;
+}
+
+static bool submit_prompt(api_job *job, uint32_t p, api_failure *failure) {
+  const api_request *r = &job->request;
+  prompt_tokens t = {.index = p};
+  bool ok = true;
+  for (uint32_t i = 0; i < r->n && ok; i++)
+    ok = may_go_on(job, failure) && submit_choice(job, &job->choices[p * r->n + i], &t, failure);
+  free(t.tokens);
+  return ok;
+}
+
 bool api_job_submit(api_job *job, api_failure *failure) {
   const api_request *r = &job->request;
   uint32_t n = r->prompts_n * r->n;
-  if (n > job->owner->at_once)
-    return api_failure_set(failure, "n",
-                           "%u answers are asked for: this server takes %u at once, running and "
-                           "waiting",
-                           n, job->owner->at_once);
   if (!(job->choices = calloc(n, sizeof *job->choices))) return api_failure_memory(failure);
   job->choices_n = n;
   for (uint32_t i = 0; i < n; i++) api_choice_init(&job->choices[i], i, i / r->n, n);
-  if (!make_grammar(job, failure)) return false;
   for (uint32_t p = 0; p < r->prompts_n; p++)
     if (!submit_prompt(job, p, failure)) return false;
+  return true;
+}
+
+bool api_job_dropped(const api_job *job, api_failure *failure) {
+  api_drop why = job->entry ? api_stream_dropped(job->owner->streams, job->entry) : API_DROP_NONE;
+  if (why == API_DROP_SUPERSEDED)
+    api_failure_conflict(failure, "superseded", "a newer request of its session replaces this one");
+  else if (why)
+    api_failure_conflict(failure, "cancelled", "the request was cancelled through /v1/streams");
+  return why != API_DROP_NONE;
+}
+
+/* Time since the session's last turn, if this one brings what tools answered. */
+static int64_t tool_time(const api_job *job) {
+  api_session session;
+  const json_t *messages = json_object_get(job->request.root, "messages");
+  const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+  bool answers = api_json_is(json_object_get(last, "role"), "tool") ||
+                 api_json_is(json_object_get(last, "role"), "function");
+  if (!answers || !job->who.session ||
+      !api_sessions_find(job->owner->sessions, job->who.session, &session) || session.open)
+    return 0;
+  int64_t time = http_received_ns(job->x) - session.seen_ns;
+  return time > 0 ? time : 0;
+}
+
+static bool enter(api_job *job, uint32_t answers, const api_key_hold *hold) {
+  api_stream_facts facts = {.who = &job->who,
+                            .request_id = job->answer.id,
+                            .key = job->signals.key->id,
+                            .hold = hold,
+                            .n = answers,
+                            .each = job->request.n,
+                            .streaming = job->request.stream,
+                            .arrived_ns = http_received_ns(job->x),
+                            .news = api_job_news,
+                            .job = job};
+  job->entry = api_streams_enter(job->owner->streams, &facts);
+  if (!job->entry) return false;
+  memcpy(job->stream_id, api_stream_id(job->entry), sizeof job->stream_id);
+  return true;
+}
+
+bool api_job_resolve(api_job *job, api_failure *failure) {
+  api *a = job->owner;
+  api_request *r = &job->request;
+  api_key_hold hold = {0};
+  uint32_t n = r->prompts_n * r->n;
+  if (n > a->at_once)
+    return api_failure_set(failure, "n",
+                           "%u answers are asked for: this server takes %u at once, running and "
+                           "waiting",
+                           n, a->at_once);
+  if (!api_resolve(&a->resolver, &job->signals, http_path(job->x), http_body(job->x), r, &job->who,
+                   failure))
+    return false;
+  job->resolved = true;
+  job->answer.tool_ns = tool_time(job);
+  bool counted = api_key_begin(&a->resolver, &job->signals, &job->who, n, &hold, failure);
+  api_stream_guess(&job->who, &job->now); /* until it has a name */
+  if (!counted) return false;
+  if (!enter(job, n, &hold)) {
+    api_key_end(&hold, false);
+    return api_failure_memory(failure);
+  }
+  api_resolved_apply(&job->who, &r->engine);
   return true;
 }

@@ -122,9 +122,8 @@ static bool repeat(bench *b, const char *kind, uint32_t n, uint32_t requests, ui
   return true;
 }
 
-/* "64,256" to numbers; returns how many, 0 if the text is wrong. */
-static unsigned read_list(const char *name, const char *text, unsigned max,
-                          uint32_t out[BENCH_LIST_MAX]) {
+unsigned bench_read_list(const char *name, const char *text, unsigned max,
+                         uint32_t out[BENCH_LIST_MAX]) {
   unsigned n = 0;
   for (const char *p = text; n < BENCH_LIST_MAX; n++) {
     char *end;
@@ -159,12 +158,13 @@ static bool run_all(bench *b, const uint32_t *prefill, unsigned prefill_n, const
 }
 
 int cli_bench(const cli_settings *s) {
+  if (s->arguments_n && !strcmp(s->arguments[0], "kv")) return cli_bench_kv(s);
   uint32_t prefill[BENCH_LIST_MAX], batch[BENCH_LIST_MAX], most = 1;
-  unsigned prefill_n = read_list("--prefill", s->prefill, 1 << 20, prefill);
-  unsigned batch_n = prefill_n ? read_list("--batch", s->batch, STREAMS_MAX, batch) : 0;
+  unsigned prefill_n = bench_read_list("--prefill", s->prefill, 1 << 20, prefill);
+  unsigned batch_n = prefill_n ? bench_read_list("--batch", s->batch, STREAMS_MAX, batch) : 0;
   if (!batch_n || s->arguments_n) {
     if (s->arguments_n)
-      cli_fail("bench takes no arguments: is \"%.60s\" meant for --model?", s->arguments[0]);
+      cli_fail("bench takes no arguments but kv: is \"%.60s\" meant for --model?", s->arguments[0]);
     return CLI_USAGE;
   }
   for (unsigned i = 0; i < batch_n; i++)

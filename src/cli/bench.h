@@ -26,6 +26,17 @@ typedef struct bench_record {
   unsigned results_n;
 } bench_record;
 
+/* troika bench kv */
+int cli_bench_kv(const cli_settings *s);
+
+/* "64,256" to numbers from 1 to max; returns how many, 0 if the text is wrong (said on stderr). */
+unsigned bench_read_list(const char *name, const char *text, unsigned max,
+                         uint32_t out[BENCH_LIST_MAX]);
+/* "time", "version", "commit", "machine": what each record begins with. */
+void bench_put_head(bytes_buffer *out);
+/* "key":"text", or "text" alone if key is NULL. */
+void bench_put_text(bytes_buffer *out, const char *key, const char *text);
+
 void bench_print(const bench_record *r);
 void bench_print_json(const bench_record *r);
 

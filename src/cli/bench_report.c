@@ -82,8 +82,8 @@ void bench_print(const bench_record *r) {
       r->engine->open_s, peak, kv);
 }
 
-static void put_text(bytes_buffer *out, const char *key, const char *text) {
-  bytes_append_format(out, "\"%s\":", key);
+void bench_put_text(bytes_buffer *out, const char *key, const char *text) {
+  if (key) bytes_append_format(out, "\"%s\":", key);
   api_json_put_string(out, text, strlen(text));
 }
 
@@ -97,7 +97,7 @@ static void put_command(bytes_buffer *out, const cli_settings *s) {
            s->model, activations[s->activations], s->cpu_levels, (long long)s->threads,
            (long long)s->context, s->prefill, (long long)s->decode, s->batch,
            (long long)s->repetitions, (long long)s->warmups);
-  put_text(out, "command", text);
+  bench_put_text(out, "command", text);
 }
 
 static void put_model(bytes_buffer *out, const bench_record *r) {
@@ -105,9 +105,9 @@ static void put_model(bytes_buffer *out, const bench_record *r) {
   char hex[65] = "";
   troika_model_describe(r->engine->model, &info);
   bytes_append_string(out, ",\"model\":{");
-  put_text(out, "name", r->engine->name);
+  bench_put_text(out, "name", r->engine->name);
   bytes_append_string(out, ",");
-  put_text(out, "type", info.type);
+  bench_put_text(out, "type", info.type);
   bytes_append_format(out, ",\"parameters\":%llu,\"bytes\":%llu,\"sha256\":",
                       (unsigned long long)info.parameters, (unsigned long long)info.file_bytes);
   if (hash_model(r->engine->path, hex))
@@ -116,34 +116,38 @@ static void put_model(bytes_buffer *out, const bench_record *r) {
     bytes_append_string(out, "null}");
 }
 
-void bench_print_json(const bench_record *r) {
+void bench_put_head(bytes_buffer *out) {
   machine m;
-  troika_runtime_stats s;
-  bytes_buffer out;
   char when[32];
   time_t now = time(NULL);
   struct tm utc;
+  read_machine(&m);
+  strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  bench_put_text(out, "time", when);
+  bytes_append_string(out, ",");
+  bench_put_text(out, "version", troika_version());
+  bytes_append_string(out, ",");
+  bench_put_text(out, "commit", bench_commit);
+  bytes_append_string(out, ",\"machine\":{");
+  bench_put_text(out, "cpu", m.cpu);
+  bytes_append_string(out, ",");
+  bench_put_text(out, "system", m.system);
+  bytes_append_string(out, ",");
+  bench_put_text(out, "mask", m.mask);
+  bytes_append_format(out, ",\"usable\":%u}", m.usable);
+}
+
+void bench_print_json(const bench_record *r) {
+  troika_runtime_stats s;
+  bytes_buffer out;
   uint64_t peak = os_memory_peak();
   bytes_init(&out, 1024 * 1024);
-  read_machine(&m);
   troika_runtime_describe(r->engine->runtime, &s);
-  strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   bytes_append_string(&out, "{");
-  put_text(&out, "time", when);
-  bytes_append_string(&out, ",");
-  put_text(&out, "version", troika_version());
-  bytes_append_string(&out, ",");
-  put_text(&out, "commit", bench_commit);
-  bytes_append_string(&out, ",\"machine\":{");
-  put_text(&out, "cpu", m.cpu);
-  bytes_append_string(&out, ",");
-  put_text(&out, "system", m.system);
-  bytes_append_string(&out, ",");
-  put_text(&out, "mask", m.mask);
-  bytes_append_format(&out, ",\"usable\":%u}", m.usable);
+  bench_put_head(&out);
   put_model(&out, r);
   bytes_append_string(&out, ",");
-  put_text(&out, "kernels", s.kernels);
+  bench_put_text(&out, "kernels", s.kernels);
   bytes_append_format(&out, ",\"threads\":%u,\"context\":%u,\"kv_bytes\":%llu,", s.threads,
                       s.context, (unsigned long long)s.kv_bytes);
   put_command(&out, r->settings);

@@ -26,6 +26,10 @@ typedef enum cli_command {
   CLI_BENCH,
   CLI_INSPECT,
   CLI_TOKENIZE,
+  CLI_SYNTH,
+  CLI_PROFILE,
+  CLI_TOP,
+  CLI_REPLAY,
   CLI_COMMANDS
 } cli_command;
 
@@ -41,15 +45,31 @@ typedef struct cli_settings {
   bool raw, ignore_eos;
   const char *load; /* chat */
   /* serve */
+  int64_t bcap;
+  double tpot_slack, tpot_target, ttft_target, age_limit, background_share;
+  int overload; /* index of its choices: admit-first, degrade-first */
+  const char *trace, *record;
+  const char *profile; /* also of profile: "auto", "off" or a file */
   const char *host;
   const char *api_key_file, *cors_origin;
+  int default_class; /* index of its choices: reactive, proactive */
+  bool no_heuristics, share_cache;
   int64_t port, body_max, keepalive_s, drain_s, connections_max, request_time_s;
   /* bench */
   const char *prefill, *batch;
   int64_t decode, repetitions, warmups;
   /* tokenize */
   bool ids, decode_ids, special, no_bos, count;
+  /* synth */
+  const char *shape, *output;
+  int mix; /* index of its choice: synth_mix */
+  bool force;
+  /* top */
+  const char *url;
+  double interval;
+  bool once;
 
+  const char *profile_path; /* what that means; NULL: none. Set by those that use it */
   bool seeded;            /* --seed was given */
   const char **arguments; /* what is no option; borrowed from argv */
   int arguments_n;
@@ -74,6 +94,10 @@ int cli_serve(const cli_settings *s);
 int cli_bench(const cli_settings *s);
 int cli_inspect(const cli_settings *s);
 int cli_tokenize(const cli_settings *s);
+int cli_synth(const cli_settings *s);
+int cli_profile(const cli_settings *s);
+int cli_top(const cli_settings *s);
+int cli_replay(const cli_settings *s);
 
 /* --- open.c. Failures are said on stderr. */
 typedef struct cli_engine {
@@ -102,6 +126,10 @@ bool cli_read_all(int fd, const char *name, bytes_buffer *out);
 bool cli_write_fd(int fd, const char *text, size_t len);
 bool cli_stdin_is_piped(void);
 void cli_bytes_text(uint64_t bytes, char out[16]); /* "94.2 MB" */
+
+/* --- profile.c: where --profile says that the measured costs are; "": nowhere. The cache's folder is
+ * made, and named with a slash at its end. False: said why. */
+bool cli_profile_path(const char *setting, char *out, size_t size);
 
 /* --- serve_keys.c: the API keys of --api-key-file and $TROIKA_API_KEY, one a line and nothing
  * else; empty if neither is given: then nobody is asked for one. False: said why. */

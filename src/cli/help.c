@@ -23,8 +23,9 @@ static const command_text texts[CLI_COMMANDS] = {
     [CLI_SERVE] = {"serve", "", "Serve an OpenAI-compatible HTTP interface.",
                    "  troika serve --port 8080\n"
                    "  troika serve -m model.gguf --parallel 16 --context 4096\n"},
-    [CLI_BENCH] = {"bench", "", "Measure speed and memory on this machine.",
+    [CLI_BENCH] = {"bench", "[kv]", "Measure speed and memory on this machine.",
                    "  troika bench\n"
+                   "  troika bench kv                 KV memory: pages against contiguous\n"
                    "  troika bench -m gemma3 --json > result.json\n"},
     [CLI_INSPECT] = {"inspect", "FILE", "Show what is in a model file, or what is wrong with it.",
                      "  troika inspect model.gguf\n"
@@ -33,6 +34,22 @@ static const command_text texts[CLI_COMMANDS] = {
                       "  troika tokenize \"Hello world\"\n"
                       "  troika tokenize --ids < file.txt\n"
                       "  troika tokenize --decode-ids 504 2403\n"},
+    [CLI_PROFILE] = {"profile", "", "Measure what launches cost here, and keep it for serve.",
+                     "  troika profile\n"
+                     "  troika profile -m gemma3 --parallel 16 --json > costs.json\n"},
+    [CLI_TOP] = {"top", "", "Watch a running server: its streams, its figures.",
+                 "  troika top\n"
+                 "  troika top --url http://127.0.0.1:9000 --interval 0.5\n"
+                 "  troika top --once --json\n"
+                 "\nq or Ctrl-C ends it.\n"},
+    [CLI_REPLAY] = {"replay", "FILE", "Make the decisions of a record again, and compare.",
+                    "  troika serve --record decisions.bin\n"
+                    "  troika replay decisions.bin\n"},
+    [CLI_SYNTH] = {"synth", "", "Write a model of a known shape with random weights.",
+                   "  troika synth --shape llama-3.2-1b -o random-1b.gguf\n"
+                   "  troika synth --shape llama-3.1-8b --type q4_k_m --seed 7 -o random-8b.gguf\n"
+                   "\nSuch a model is for measurements of speed and load: what it says has no "
+                   "meaning.\n"},
 };
 
 const char *cli_command_name(cli_command command) {

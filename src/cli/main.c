@@ -21,6 +21,14 @@ static int run_command(cli_command command, const cli_settings *s) {
       return cli_inspect(s);
     case CLI_TOKENIZE:
       return cli_tokenize(s);
+    case CLI_PROFILE:
+      return cli_profile(s);
+    case CLI_TOP:
+      return cli_top(s);
+    case CLI_REPLAY:
+      return cli_replay(s);
+    case CLI_SYNTH:
+      return cli_synth(s);
     default:
       return CLI_USAGE;
   }
@@ -74,7 +82,8 @@ int main(int argc, char **argv) {
   if (command < 0) {
     if (*name) return unknown_command(name);
     fprintf(stderr,
-            "troika: which command? run, chat, serve, bench, inspect, tokenize, help, version\n");
+            "troika: which command? run, chat, serve, top, replay, bench, inspect, tokenize, synth, "
+            "profile, help, version\n");
     return CLI_USAGE;
   }
   log_setup(LOG_WARN, false); /* serve says more */

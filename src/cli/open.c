@@ -159,6 +159,16 @@ bool cli_engine_open(const cli_settings *s, uint32_t parallel, cli_engine *out) 
                                     .activations = (troika_activations)s->activations,
                                     .cpu_levels = s->cpu_levels,
                                     .span_rows = (uint32_t)s->span_rows,
+                                    .bcap = (uint32_t)s->bcap,
+                                    .tpot_slack = s->tpot_slack,
+                                    .tpot_target_ms = s->tpot_target,
+                                    .ttft_target_ms = s->ttft_target,
+                                    .age_limit_s = s->age_limit,
+                                    .background_share = s->background_share,
+                                    .degrade_first = s->overload == 1,
+                                    .profile = s->profile_path,
+                                    .trace = s->trace,
+                                    .record = s->record,
                                     .progress = cli_progress_show,
                                     .progress_context = &bar};
   int64_t t = clock_real_now(NULL);

@@ -17,9 +17,13 @@ enum {
   B = 1 << CLI_BENCH,
   I = 1 << CLI_INSPECT,
   T = 1 << CLI_TOKENIZE,
+  Y = 1 << CLI_SYNTH,
+  P = 1 << CLI_PROFILE,
+  TOP = 1 << CLI_TOP,
+  L = 1 << CLI_REPLAY,
   TALK = R | C,
-  ENGINE = TALK | S | B,
-  ALL = ENGINE | I | T
+  ENGINE = TALK | S | B | P,
+  ALL = ENGINE | I | T | Y | TOP | L
 };
 
 #define AT(field) offsetof(cli_settings, field)
@@ -81,8 +85,9 @@ const option options_table[] = {
            "Makes recent tokens less likely; 1 is off.", repeat_penalty),
     NUMBER("repeat-last", NULL, 0, OPTION_INTEGER, TALK, "64", 0, 1 << 20,
            "Tokens that count as recent for --repeat-penalty.", repeat_last),
-    NUMBER("seed", NULL, 's', OPTION_INTEGER, TALK, NULL, -9e18, 9e18,
-           "Same seed, same answer; without it each answer is drawn anew.", seed),
+    NUMBER("seed", NULL, 's', OPTION_INTEGER, TALK | Y, NULL, -9e18, 9e18,
+           "Same seed, same answer, else drawn anew; for synth: same seed, same file, else 1.",
+           seed),
     TEXT("stop", 0, TALK, "TEXT", NULL, "Ends the answer where this text would begin.", stop),
     FLAG("ignore-eos", 0, R, "Do not stop at the model's end token.", ignore_eos),
     TEXT("load", 0, C, "FILE", NULL, "Go on with a chat from a file that /save wrote.", load),
@@ -90,17 +95,54 @@ const option options_table[] = {
          "Address to listen on; 0.0.0.0 lets other machines in.", host),
     NUMBER("port", NULL, 'p', OPTION_INTEGER, S, "8080", 0, 65535,
            "Port to listen on; 0 is any free one.", port),
-    NUMBER("parallel", NULL, 0, OPTION_INTEGER, S, "32", 1, 64, "Requests that run at once.",
+    NUMBER("parallel", NULL, 0, OPTION_INTEGER, S | P, "32", 1, 64, "Requests that run at once.",
            parallel),
     NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 65536,
            "Requests that may wait; the next gets 429.", queue_max),
+    NUMBER("bcap", NULL, 0, OPTION_INTEGER, S, "0", 0, 64,
+           "Rows of a decode batch that holds a reactive one, at most; 0 adapts to the machine, the "
+           "paper's rule is 3.",
+           bcap),
+    NUMBER("tpot-slack", NULL, 0, OPTION_REAL, S, "0.15", 0.001, 10,
+           "How much the background may stretch a reactive token's time: 0.15 is 15 %.",
+           tpot_slack),
+    NUMBER("tpot-target", NULL, 0, OPTION_REAL, S, "0", 0, 1e6,
+           "Milliseconds per token that the background may not push a reactive answer beyond; 0 is "
+           "none.",
+           tpot_target),
+    NUMBER("ttft-target", NULL, 0, OPTION_REAL, S, "1000", 1, 1e7,
+           "Milliseconds to a reactive answer's first token beyond which the engine is overloaded.",
+           ttft_target),
+    NUMBER("age-limit", NULL, 0, OPTION_REAL, S, "30", 0.01, 1e6,
+           "Seconds after which waiting background work is promoted, one at a time.", age_limit),
+    NUMBER("background-share", NULL, 0, OPTION_REAL, S, "0.05", 0.001, 0.5,
+           "Share of a reactive answer's time that promoted work may cost.", background_share),
+    CHOICE("overload", S, "admit-first", "admit-first|degrade-first",
+           "Under pressure: refuse background work before shortening answers that allow it, or "
+           "after.",
+           overload),
+    TEXT("profile", 0, S | P, "FILE", "auto",
+         "What launches cost here, as troika profile measures it; auto is a file of the cache for "
+         "this machine, model and settings, off is none.",
+         profile),
+    TEXT("trace", 0, S, "FILE", NULL, "Write a timeline that Perfetto opens.", trace),
+    TEXT("record", 0, S, "FILE", NULL, "Write every scheduling decision, for \"troika replay\".",
+         record),
     TEXT("model-name", 0, S, "NAME", NULL,
          "Name in /v1/models and answers; default is the model's short or file name.", model_name),
     NUMBER("body-max", NULL, 0, OPTION_SIZE, S, "32M", 1024, 1 << 30,
            "Largest request body (64K, 32M); a larger one gets 413.", body_max),
-    TEXT("api-key-file", 0, S, "FILE", NULL,
-         "Keys, one a line; clients must send one. $TROIKA_API_KEY, if not empty, is one too.",
+    TEXT("api-key-file", 0, S | TOP, "FILE", NULL,
+         "Keys, one a line; clients must send one. $TROIKA_API_KEY, if not empty, is one too. top "
+         "sends the first.",
          api_key_file),
+    CHOICE("default-class", S, "reactive", "reactive|proactive",
+           "Class of requests that say nothing, with keys and paths that say nothing.",
+           default_class),
+    FLAG("no-heuristics", 0, S, "The shape of a request never makes it background.", no_heuristics),
+    FLAG("share-cache", 0, S,
+         "API keys share cached prompts: faster, but one can time what another has asked.",
+         share_cache),
     TEXT("cors-origin", 0, S, "LIST", NULL,
          "Web origins that may ask, besides this machine's: http://NAME:PORT,... or *.",
          cors_origin),
@@ -120,12 +162,21 @@ const option options_table[] = {
            repetitions),
     NUMBER("warm-ups", NULL, 0, OPTION_INTEGER, B, "1", 0, 100, "Unmeasured runs before them.",
            warmups),
-    FLAG("json", 0, B | I | T, "Write JSON.", json),
+    FLAG("json", 0, B | I | T | Y | P | TOP | L, "Write JSON.", json),
     FLAG("ids", 0, T, "Write only the token numbers.", ids),
     FLAG("decode-ids", 'd', T, "The other way: token numbers in, text out.", decode_ids),
     FLAG("special", 0, T, "Names of control tokens in the text are control tokens.", special),
     FLAG("no-bos", 0, T, "Do not put the begin token first.", no_bos),
     FLAG("count", 0, T, "Write only how many tokens there are.", count),
+    TEXT("shape", 0, Y, "NAME", NULL,
+         "Whose shape: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, or tiny for tests.", shape),
+    CHOICE("type", Y, "q4_0", "q4_0|q8_0|q4_k_m", "Mix of weight formats.", mix),
+    TEXT("output", 'o', Y, "FILE", NULL, "File to write.", output),
+    FLAG("force", 0, Y, "Overwrite the file if it is there already.", force),
+    TEXT("url", 0, TOP, "URL", "http://127.0.0.1:8080", "Server to watch.", url),
+    NUMBER("interval", NULL, 0, OPTION_REAL, TOP, "1", 0.1, 3600, "Seconds between refreshes.",
+           interval),
+    FLAG("once", 0, TOP, "Print once and end; so it is where standard output is no terminal.", once),
 };
 const unsigned options_count = sizeof options_table / sizeof *options_table;
 
@@ -362,6 +413,10 @@ bool option_config_path(char *out, size_t size) {
 
 bool option_models_folder(char *out, size_t size) {
   return home_path("XDG_CACHE_HOME", ".cache", "troika/models", out, size);
+}
+
+bool option_profiles_folder(char *out, size_t size) {
+  return home_path("XDG_CACHE_HOME", ".cache", "troika/profiles/", out, size);
 }
 
 bool option_history_path(char *out, size_t size) {

@@ -48,6 +48,8 @@ const char *option_api_key(void);
  * ~/.cache/troika/models. False: no home. */
 bool option_config_path(char *out, size_t size);
 bool option_models_folder(char *out, size_t size);
+/* $XDG_CACHE_HOME/troika/profiles/ or ~/.cache/troika/profiles/. */
+bool option_profiles_folder(char *out, size_t size);
 /* $XDG_STATE_HOME/troika/history or ~/.local/state/troika/history; a file below the home folder. */
 bool option_history_path(char *out, size_t size);
 bool option_home_path(const char *rest, char *out, size_t size);

@@ -113,8 +113,12 @@ int cli_serve(const cli_settings *s) {
   bytes_buffer keys;
   bytes_init(&keys, SIZE_MAX / 4);
   bool ok = cli_serve_keys(s, &keys);
+  char profile[PATH_MAX];
+  cli_settings with = *s;
+  if (ok) ok = cli_profile_path(s->profile, profile, sizeof profile);
+  with.profile_path = ok && *profile ? profile : NULL;
   if (ok) check_files(s);
-  if (!ok || !cli_engine_open(s, (uint32_t)s->parallel, &e)) {
+  if (!ok || !cli_engine_open(&with, (uint32_t)s->parallel, &e)) {
     bytes_free(&keys);
     return CLI_FAILED;
   }
@@ -122,6 +126,9 @@ int cli_serve(const cli_settings *s) {
   api_options_init(&options);
   options.keys = keys.data;
   options.origins = s->cors_origin;
+  options.default_class = s->default_class ? TROIKA_PROACTIVE : TROIKA_REACTIVE;
+  options.no_heuristics = s->no_heuristics;
+  options.share_cache = s->share_cache;
   options.model = e.model;
   options.runtime = e.runtime;
   options.model_name = s->model_name ? s->model_name : e.name;

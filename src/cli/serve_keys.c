@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/access.h"
 #include "cli/options.h"
 
 enum { FILE_MAX = 64 * 1024 };
@@ -20,17 +21,17 @@ static bytes_view trim(bytes_view v) {
 
 /* A byte that is no text (a NUL of UTF-16, a lone CR that ends lines elsewhere), or that a key
  * cannot have as no header carries it. -1: none. */
-static int odd_byte(bytes_view line, bool comment) {
+static int odd_byte(bytes_view line, bool comment, bool blanks_too) {
   for (size_t i = 0; i < line.len; i++) {
     unsigned char c = (unsigned char)line.ptr[i];
-    bool control = (c < ' ' && c != '\t') || c == 0x7F;
-    if (control || (!comment && (c <= ' ' || c > '~'))) return c;
+    bool control = (c < ' ' && c != '\t') || c == 0x7F, blank = c == ' ' || c == '\t';
+    if (control || (!comment && (c > '~' || (blank && !blanks_too)))) return c;
   }
   return -1;
 }
 
-static void add(bytes_view key, bytes_buffer *out) {
-  bytes_append(out, key.ptr, key.len);
+static void add(bytes_view line, bytes_buffer *out) {
+  bytes_append(out, line.ptr, line.len);
   bytes_append_string(out, "\n");
 }
 
@@ -42,7 +43,10 @@ static bool take_lines(const char *file, bytes_view text, bytes_buffer *out) {
     size_t len = end ? (size_t)(end - text.ptr) : text.len;
     bytes_view line = trim(bytes_of(text.ptr, len));
     bool comment = line.len && line.ptr[0] == '#';
-    int odd = odd_byte(line, comment);
+    int odd = odd_byte(line, comment, true);
+    bytes_view key;
+    api_key_rules rules;
+    troika_error err;
     if (odd >= 0 && comment)
       return cli_fail("%s, line %u: the comment has the control character 0x%02X", file, number,
                       (unsigned)odd),
@@ -51,7 +55,12 @@ static bool take_lines(const char *file, bytes_view text, bytes_buffer *out) {
       return cli_fail("%s, line %u: the API key has the byte 0x%02X: only visible ASCII", file,
                       number, (unsigned)odd),
              false;
-    if (line.len && !comment) add(line, out), keys++;
+    if (line.len && !comment) {
+      if (api_key_line(line, &key, &rules, &err))
+        return cli_fail("%s, line %u: %s", file, number, err.text), false;
+      add(line, out);
+      keys++;
+    }
     len += end != NULL;
     text.ptr += len;
     text.len -= len;
@@ -71,13 +80,13 @@ static bool take_file(const char *file, bytes_buffer *out) {
   return ok;
 }
 
-/* One key. */
+/* One key, without rules. */
 static bool take_variable(const char *value, bytes_buffer *out) {
   bytes_view key = trim(bytes_of_string(value));
   if (!key.len) return cli_fail("TROIKA_API_KEY holds only blanks: no API key"), false;
   if (key.ptr[0] == '#')
     return cli_fail("TROIKA_API_KEY begins with \"#\", as no API key may: comments do"), false;
-  int odd = odd_byte(key, false);
+  int odd = odd_byte(key, false, false);
   if (odd >= 0)
     return cli_fail("TROIKA_API_KEY has the byte 0x%02X: only visible ASCII", (unsigned)odd), false;
   add(key, out);

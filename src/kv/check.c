@@ -33,9 +33,44 @@ static bool page_check(const kv *k, uint32_t g, uint32_t page, uint32_t refs, tr
   return true;
 }
 
+/* In order by (focus, stamp): each page at or behind the one before it. */
+static bool class_check(const kv *k, uint32_t g, uint32_t class, uint32_t at, uint32_t *last,
+                        uint32_t *listed, troika_error *err) {
+  const kv_pool_state *p = &k->pools[g];
+  if (at == KV_NO_PAGE) return true;
+  if (at >= p->total || (*listed)++ >= p->total)
+    return KV_WRONG("group %u class %u: the tree breaks at %u", g, class, at);
+  const kv_page *page = &p->pages[at];
+  if (!class_check(k, g, class, page->left, last, listed, err)) return false;
+  const kv_page *before = *last == KV_NO_PAGE ? NULL : &p->pages[*last];
+  if (page->refs || page->node == KV_NO_NODE || kv_evict_waits(k, g, at) ||
+      kv_evict_class(page) != class ||
+      (before && (before->focus_ns > page->focus_ns ||
+                  (before->focus_ns == page->focus_ns && before->stamp >= page->stamp))))
+    return KV_WRONG("group %u class %u: page %u does not belong there", g, class, at);
+  *last = at;
+  return class_check(k, g, class, page->right, last, listed, err);
+}
+
+static bool order_check(const kv *k, uint32_t g, uint32_t *listed, troika_error *err) {
+  const kv_pool_state *p = &k->pools[g];
+  uint32_t previous = KV_NO_PAGE;
+  for (uint32_t class = 0; class < KV_CLASSES; class ++) {
+    uint32_t last = KV_NO_PAGE;
+    if ((p->roots[class] != KV_NO_PAGE) != (p->classes[class / 64] >> class % 64 & 1))
+      return KV_WRONG("group %u: the bit of class %u is wrong", g, class);
+    if (!class_check(k, g, class, p->roots[class], &last, listed, err)) return false;
+  }
+  for (uint32_t i = p->waiting; i != KV_NO_PAGE; previous = i, i = p->pages[i].right)
+    if (p->pages[i].left != previous || p->pages[i].refs || p->pages[i].node == KV_NO_NODE ||
+        !kv_evict_waits(k, g, i) || (*listed)++ >= p->total)
+      return KV_WRONG("group %u: the list of waiting pages breaks at %u", g, i);
+  return true;
+}
+
 static bool pool_check(const kv *k, uint32_t g, const uint32_t *refs, troika_error *err) {
   const kv_pool_state *p = &k->pools[g];
-  uint32_t owned = 0, cached = 0, listed = 0, older = KV_NO_PAGE;
+  uint32_t owned = 0, cached = 0, listed = 0;
   uint64_t claims = 0, held = 0;
   for (uint32_t i = 0; i < p->total; i++) {
     if (!page_check(k, g, i, refs[i], err)) return false;
@@ -45,11 +80,8 @@ static bool pool_check(const kv *k, uint32_t g, const uint32_t *refs, troika_err
   for (uint32_t i = 0; i < p->free_n; i++)
     if (refs[p->free[i]] || p->pages[p->free[i]].node != KV_NO_NODE)
       return KV_WRONG("group %u: page %u is on the free stack and in use", g, p->free[i]);
-  for (uint32_t i = p->oldest; i != KV_NO_PAGE; older = i, i = p->pages[i].newer)
-    if (p->pages[i].older != older || refs[i] || p->pages[i].node == KV_NO_NODE ||
-        listed++ > p->total)
-      return KV_WRONG("group %u: the list of cached pages breaks at %u", g, i);
-  if (older != p->newest || listed != cached || cached != p->cached_n)
+  if (!order_check(k, g, &listed, err)) return false;
+  if (listed != cached || cached != p->cached_n)
     return KV_WRONG("group %u: %u pages cached, %u listed, %u counted", g, cached, listed,
                     p->cached_n);
   if (owned + cached + p->free_n != p->total)
@@ -89,14 +121,16 @@ static bool node_check(const kv *k, uint32_t n, uint32_t pins, troika_error *err
   uint32_t previous = KV_NO_NODE;
   for (uint32_t c = node->child; c != KV_NO_NODE; previous = c, c = k->nodes[c].next)
     if (k->nodes[c].parent != n || k->nodes[c].previous != previous ||
-        k->nodes[c].depth != node->depth + 1 || (node->generated && !k->nodes[c].generated) ||
+        k->nodes[c].depth != node->depth + 1 ||
+        (kv_is_generated(node) && k->nodes[c].made_from != node->made_from &&
+         k->nodes[c].made_from != KV_MADE_MIXED) ||
         k->nodes[c].salt != node->salt)
       return KV_WRONG("node %u is no child of node %u", c, n);
   return true;
 }
 
 static bool tree_check(const kv *k, uint32_t *pins, troika_error *err) {
-  uint32_t in_use = 0, in_buckets = 0, unused = 0;
+  uint32_t in_use = 0, in_buckets = 0, unused = 0, linked = 0;
   for (uint32_t i = 0; i < k->n_sequences; i++) {
     const kv_sequence *s = &k->sequences[i];
     if (!s->open || s->published_node == KV_NO_NODE) continue;
@@ -109,7 +143,14 @@ static bool tree_check(const kv *k, uint32_t *pins, troika_error *err) {
     if (!k->nodes[n].depth) continue;
     in_use++;
     if (!node_check(k, n, pins[n], err)) return false;
+    for (uint32_t c = k->nodes[n].child; c != KV_NO_NODE; c = k->nodes[c].next) linked++;
   }
+  for (uint64_t i = 0; i <= k->buckets_mask; i++)
+    for (uint32_t n = k->roots[i]; n != KV_NO_NODE; n = k->nodes[n].next, linked++)
+      if (k->nodes[n].depth != 1 || linked > k->nodes_used)
+        return KV_WRONG("node %u is no first page", n);
+  if (linked != in_use || in_use != k->nodes_n)
+    return KV_WRONG("%u nodes in use, %u linked, %u counted", in_use, linked, k->nodes_n);
   for (uint64_t b = 0; b <= k->buckets_mask; b++)
     for (uint32_t n = k->buckets[b]; n != KV_NO_NODE; n = k->nodes[n].bucket_next)
       if (!k->nodes[n].depth || in_buckets++ > k->nodes_used)

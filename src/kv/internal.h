@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* internal.h - what the files of this room share: pool.c (pages), prefix.c (what is cached under
- * which tokens), kv.c (sequences, promises), check.c.
+/* internal.h - what the files of this room share: pool.c (pages), evict.c (which cached one goes
+ * first), prefix.c (what is cached under which tokens), kv.c (sequences, promises), check.c.
  *
- *   page  free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, on the group's list
- *         by age)
+ *   page  free (on a stack) | owned (refs > 0) | cached (refs = 0, in a node, ordered by evict.c)
  *   node  32 published tokens after those of its parent: a tree, so that two prefixes are equal
  *         only if all their tokens are; the 64-bit key only finds the bucket. It holds one page a
  *         group: a full group's page always (or the whole subtree is dropped), a window's as long
@@ -24,9 +23,19 @@
 
 #define KV_NO_NODE UINT32_MAX
 
+enum { KV_CLASSES = 256 };
+/* kv_node.made_from where nothing was generated; where tokens of a client follow generated ones. */
+#define KV_MADE_NONE UINT32_MAX
+#define KV_MADE_MIXED (UINT32_MAX - 1)
+
 typedef struct kv_page {
-  uint32_t refs, node;   /* KV_NO_NODE: not published */
-  uint32_t older, newer; /* while cached: neighbours on the list */
+  uint32_t refs, node;  /* KV_NO_NODE: not published */
+  uint32_t left, right; /* while cached: in the tree of its class, or on the list of the waiting */
+  uint64_t stamp;       /* counts pages as they are let go of */
+  /* What the sequences that held it at the same time claimed, the best of each; from the first
+   * claim at their close on, and while cached: */
+  uint64_t price;   /* w * p * c; 0: nobody did */
+  int64_t focus_ns; /* expected next use; cached: else when it was let go of */
 } kv_page;
 
 typedef struct kv_pool_state {
@@ -35,17 +44,21 @@ typedef struct kv_pool_state {
   kv_page *pages;
   uint32_t *free; /* stack */
   uint32_t total, free_n, cached_n;
-  uint32_t oldest, newest; /* of the cached */
-  uint64_t claims, held;   /* sums over the open sequences */
+  uint32_t waiting; /* first of the cached that have something below */
+  uint32_t roots[KV_CLASSES];
+  uint64_t classes[KV_CLASSES / 64]; /* a bit each: its root is not empty */
+  uint64_t claims, held;             /* sums over the open sequences */
+  uint64_t evictions;
 } kv_pool_state;
 
 typedef struct kv_node {
   uint64_t key, salt;
-  uint32_t parent, child, previous, next; /* tree; a free node uses next */
+  uint32_t parent, child, previous, next; /* tree; those without a parent are in kv.roots; a free
+                                             node uses next */
   uint32_t bucket_next;
-  uint32_t depth; /* pages up to its end */
-  uint32_t pins;  /* sequences whose `published_node` it is, and a publish in progress */
-  bool generated;
+  uint32_t depth;     /* pages up to its end */
+  uint32_t pins;      /* sequences whose `published_node` it is, and a publish in progress */
+  uint32_t made_from; /* position of the first generated token; KV_MADE_NONE, _MIXED */
   uint32_t page[KV_GROUPS_MAX];
   int32_t tokens[KV_PAGE_TOKENS];
 } kv_node;
@@ -56,8 +69,11 @@ typedef struct kv_sequence {
   uint32_t promised[KV_GROUPS_MAX];
   uint32_t first[KV_GROUPS_MAX], end[KV_GROUPS_MAX]; /* held: pages [first, end) of the table */
   uint32_t generated_page; /* first attached page with generated tokens; KV_NO_PAGE: none */
+  uint32_t made_from;      /* that of the attached pages */
   uint32_t published,
       published_node; /* whole pages that are in the tree, and the last one's node */
+  bool hinted;
+  kv_claim_hint hint;
   uint32_t *table[KV_GROUPS_MAX];
 } kv_sequence;
 
@@ -68,8 +84,15 @@ struct kv {
   kv_sequence *sequences;
   uint32_t *tables;
   kv_node *nodes;
-  uint32_t nodes_total, nodes_free, nodes_used, *buckets, buckets_mask;
+  uint32_t nodes_total, nodes_free, nodes_used, nodes_n, *buckets, buckets_mask;
+  uint32_t *roots; /* first pages, listed by salt: as many lists as buckets; for kv_diverged */
+  int64_t now_ns;
+  uint64_t stamps, hits, hit_pages, hit_tokens;
 };
+
+static inline bool kv_is_generated(const kv_node *node) {
+  return node->made_from != KV_MADE_NONE;
+}
 
 static inline bool kv_is_full(const kv_pool_state *p) {
   return p->group.kind == KV_FULL;
@@ -96,6 +119,16 @@ void kv_page_hold(kv *k, uint32_t group, uint32_t page);
 void kv_page_let_go(kv *k, uint32_t group, uint32_t page);
 void kv_page_forget(kv *k, uint32_t group,
                     uint32_t page); /* its node is going: cached becomes free, owned private */
+
+/* evict.c: cached pages */
+void kv_evict_let_go(kv *k, uint32_t group, uint32_t page); /* becomes cached */
+void kv_evict_add(kv *k, uint32_t group, uint32_t page);
+void kv_evict_remove(kv *k, uint32_t group, uint32_t page); /* its node is as it was at add */
+uint32_t kv_evict_choose(const kv *k, uint32_t group);      /* KV_NO_PAGE: none is cached */
+void kv_evict_claim(kv *k, const kv_sequence *s);
+/* For check.c. */
+bool kv_evict_waits(const kv *k, uint32_t group, uint32_t page);
+uint32_t kv_evict_class(const kv_page *page);
 
 /* prefix.c */
 troika_status kv_prefix_create(kv *k, troika_error *err);

@@ -94,7 +94,25 @@ void kv_stats(const kv *k, uint32_t group, kv_pool_stats *out) {
                          .cached = p->cached_n,
                          .owned = p->total - p->free_n - p->cached_n,
                          .promisable = kv_pool_promisable(p),
+                         .evictions = p->evictions,
                          .page_bytes = p->group.page_bytes};
+}
+
+void kv_totals(const kv *k, kv_total_stats *out) {
+  *out = (kv_total_stats){
+      .hits = k->hits,
+      .hit_pages = k->hit_pages,
+      .hit_tokens = k->hit_tokens,
+      .nodes = k->nodes_n,
+      .node_bytes = k->nodes_n * (uint64_t)sizeof *k->nodes,
+      .node_bytes_max = k->nodes_total * (uint64_t)sizeof *k->nodes,
+      .bucket_bytes = 2 * ((uint64_t)k->buckets_mask + 1) * sizeof *k->buckets,
+      .table_bytes = (uint64_t)k->n_sequences * k->n_groups * k->table_pages * sizeof *k->tables};
+  for (uint32_t g = 0; g < k->n_groups; g++) {
+    out->evictions += k->pools[g].evictions;
+    out->page_entry_bytes +=
+        k->pools[g].total * (uint64_t)(sizeof *k->pools[g].pages + sizeof *k->pools[g].free);
+  }
 }
 
 uint8_t *kv_pool(const kv *k, uint32_t group) {
@@ -123,6 +141,8 @@ troika_status kv_sequence_open(kv *k, uint32_t *sequence) {
     s->published = 0;
     s->published_node = KV_NO_NODE;
     s->generated_page = KV_NO_PAGE;
+    s->made_from = KV_MADE_NONE;
+    s->hinted = false;
     for (uint32_t g = 0; g < KV_GROUPS_MAX; g++) s->promised[g] = s->first[g] = s->end[g] = 0;
     *sequence = i;
     return TROIKA_OK;
@@ -143,6 +163,7 @@ static void accounts_enter(kv *k, const kv_sequence *s, uint32_t g) {
 
 void kv_sequence_close(kv *k, uint32_t sequence) {
   kv_sequence *s = sequence_of(k, sequence);
+  kv_evict_claim(k, s);
   kv_prefix_unpin(k, s);
   for (uint32_t g = 0; g < k->n_groups; g++) {
     accounts_leave(k, s, g);
@@ -157,6 +178,16 @@ void kv_sequence_close(kv *k, uint32_t sequence) {
 const uint32_t *kv_sequence_pages(const kv *k, uint32_t sequence, uint32_t group) {
   CHECK(group < k->n_groups);
   return sequence_of(k, sequence)->table[group];
+}
+
+void kv_sequence_holds(const kv *k, uint32_t sequence, uint32_t out[KV_GROUPS_MAX]) {
+  const kv_sequence *s = sequence_of(k, sequence);
+  for (uint32_t g = 0; g < KV_GROUPS_MAX; g++) {
+    out[g] = 0;
+    if (g >= k->n_groups) continue;
+    for (uint32_t i = s->first[g]; i < s->end[g]; i++)
+      out[g] += k->pools[g].pages[s->table[g][i]].refs == 1;
+  }
 }
 
 void kv_need(const kv *k, uint32_t tokens, uint32_t *need) {
@@ -176,6 +207,7 @@ troika_status kv_sequence_promise(kv *k, uint32_t sequence, uint32_t tokens) {
     if (need[g] > claim && need[g] - claim > kv_pool_promisable(&k->pools[g])) return TROIKA_BUSY;
   }
   for (uint32_t g = 0; g < k->n_groups; g++) {
+    if (need[g] <= s->promised[g]) continue;
     accounts_leave(k, s, g);
     s->promised[g] = need[g];
     accounts_enter(k, s, g);
@@ -222,8 +254,9 @@ void kv_sequence_keep_from(kv *k, uint32_t sequence, uint32_t from) {
   s->keep_from = from;
   for (uint32_t g = 0; g < k->n_groups; g++) {
     const kv_group *group = &k->pools[g].group;
-    if (group->kind == KV_FULL || from <= group->window) continue;
-    uint32_t first = (from - group->window) / KV_PAGE_TOKENS;
+    uint32_t whole = from / KV_PAGE_TOKENS * KV_PAGE_TOKENS; /* see kv_group_need */
+    if (group->kind == KV_FULL || whole <= group->window) continue;
+    uint32_t first = (whole - group->window) / KV_PAGE_TOKENS;
     accounts_leave(k, s, g);
     while (s->first[g] < first && s->first[g] < s->end[g]) {
       uint32_t i = s->first[g]++;

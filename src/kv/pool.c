@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c - one pool of pages a group: who is free, owned, cached, and who goes first. O(1) a page.
- */
+/* pool.c - one pool of pages a group: who is free, owned, cached. O(1) a page, but for the order of
+ * the cached ones (evict.c). */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -12,12 +12,13 @@ static uint32_t pages_of(uint64_t tokens) {
   return (uint32_t)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 }
 
-/* A window's live positions, window + ahead of them, begin anywhere inside a page: one page more
- * than they fill. */
+/* A window's live positions are those that the rows after the last whole page see (up to 31 of them
+ * are behind keep_from: kept so that the sequence can be closed and taken up there again), and
+ * `ahead` more: [P * 32 - window, P * 32 + 31 + ahead). */
 uint32_t kv_group_need(const kv_group *group, uint32_t ahead, uint32_t tokens) {
   uint32_t all = pages_of(tokens);
   if (group->kind == KV_FULL) return all;
-  uint32_t most = pages_of((uint64_t)group->window + ahead) + 1;
+  uint32_t most = pages_of(group->window) + pages_of((uint64_t)ahead + KV_PAGE_TOKENS - 1);
   return all < most ? all : most;
 }
 
@@ -75,7 +76,8 @@ troika_status kv_split_bytes(const kv_options *o, uint32_t totals[KV_GROUPS_MAX]
 
 troika_status kv_pool_create(kv_pool_state *p, const kv_group *group, uint32_t total,
                              troika_error *err) {
-  *p = (kv_pool_state){.group = *group, .total = total, .oldest = KV_NO_PAGE, .newest = KV_NO_PAGE};
+  *p = (kv_pool_state){.group = *group, .total = total, .waiting = KV_NO_PAGE};
+  for (int i = 0; i < KV_CLASSES; i++) p->roots[i] = KV_NO_PAGE;
   p->memory = os_memory((size_t)total * group->page_bytes);
   p->pages = malloc(total * sizeof *p->pages);
   p->free = malloc(total * sizeof *p->free);
@@ -83,7 +85,7 @@ troika_status kv_pool_create(kv_pool_state *p, const kv_group *group, uint32_t t
     return error_set(err, TROIKA_NO_MEMORY, "no memory for %u KV pages of %zu bytes", total,
                      group->page_bytes);
   for (uint32_t i = 0; i < total; i++) {
-    p->pages[i] = (kv_page){0, KV_NO_NODE, KV_NO_PAGE, KV_NO_PAGE};
+    p->pages[i] = (kv_page){.node = KV_NO_NODE, .left = KV_NO_PAGE, .right = KV_NO_PAGE};
     p->free[i] = total - 1 - i; /* low pages first: what was never used is never touched */
   }
   p->free_n = total;
@@ -101,60 +103,51 @@ uint32_t kv_pool_promisable(const kv_pool_state *p) {
   return have > p->claims ? (uint32_t)(have - p->claims) : 0;
 }
 
-static void list_append(kv_pool_state *p, uint32_t page) {
-  p->pages[page].older = p->newest;
-  p->pages[page].newer = KV_NO_PAGE;
-  if (p->newest != KV_NO_PAGE)
-    p->pages[p->newest].newer = page;
-  else
-    p->oldest = page;
-  p->newest = page;
-  p->cached_n++;
-}
-
-static void list_remove(kv_pool_state *p, uint32_t page) {
-  kv_page *it = &p->pages[page];
-  if (it->older != KV_NO_PAGE)
-    p->pages[it->older].newer = it->newer;
-  else
-    p->oldest = it->newer;
-  if (it->newer != KV_NO_PAGE)
-    p->pages[it->newer].older = it->older;
-  else
-    p->newest = it->older;
-  p->cached_n--;
-}
-
 uint32_t kv_page_take(kv *k, uint32_t group) {
   kv_pool_state *p = &k->pools[group];
   if (p->free_n == 0) {
-    CHECK(p->oldest != KV_NO_PAGE);
-    kv_prefix_evict(k, group, p->oldest);
+    uint32_t victim = kv_evict_choose(k, group);
+    CHECK(victim != KV_NO_PAGE);
+    kv_prefix_evict(k, group, victim);
   }
   uint32_t page = p->free[--p->free_n];
   p->pages[page].refs = 1;
+  p->pages[page].price = 0;
+  p->pages[page].focus_ns = 0;
   return page;
 }
 
 void kv_page_hold(kv *k, uint32_t group, uint32_t page) {
   kv_pool_state *p = &k->pools[group];
-  if (p->pages[page].refs++ == 0) list_remove(p, page);
+  kv_page *it = &p->pages[page];
+  if (!it->refs) {
+    kv_evict_remove(k, group, page);
+    p->cached_n--;
+    it->price = 0; /* the expected use is this one; who holds it now says what comes next */
+    it->focus_ns = 0;
+  }
+  it->refs++;
 }
 
 void kv_page_let_go(kv *k, uint32_t group, uint32_t page) {
   kv_pool_state *p = &k->pools[group];
   CHECK(p->pages[page].refs > 0);
   if (--p->pages[page].refs) return;
-  if (p->pages[page].node != KV_NO_NODE)
-    list_append(p, page);
-  else
+  if (p->pages[page].node != KV_NO_NODE) {
+    kv_evict_let_go(k, group, page);
+    p->cached_n++;
+  } else {
     p->free[p->free_n++] = page;
+  }
 }
 
 void kv_page_forget(kv *k, uint32_t group, uint32_t page) {
   kv_pool_state *p = &k->pools[group];
+  bool cached = !p->pages[page].refs;
+  if (cached) kv_evict_remove(k, group, page);
   p->pages[page].node = KV_NO_NODE;
-  if (p->pages[page].refs) return;
-  list_remove(p, page);
+  if (!cached) return;
+  p->cached_n--;
+  p->evictions++;
   p->free[p->free_n++] = page;
 }

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* internal.h - what the files of the runtime share.
  *
- *   model.c    troika_model_*: the file, its tokenizer and template
- *   stream.c   troika_stream_*: the client's side; its thread
- *   runtime.c  troika_runtime_*: open, close, statistics
- *   loop.c     the runtime thread: mailbox, decisions, requests
- *   launch.c   the runtime thread: rows into launches, completions into tokens
+ *   model.c      troika_model_*: the file, its tokenizer and template
+ *   stream.c     troika_stream_*: the client's side; its thread
+ *   runtime.c    troika_runtime_*: open, close
+ *   loop.c       the runtime thread: mailbox, decisions, what they say is done
+ *   view.c       the runtime thread: the engine as the policy sees it
+ *   request.c    the runtime thread: a request's life, from its arrival to its end
+ *   launch.c     the runtime thread: rows into launches, completions into tokens
+ *   account.c    the runtime thread: where a request's time goes; statistics
  *   constrain.c  grammars: made on the client's thread, stepped on the runtime's
- *   sample.c   logits to token, pure
+ *   profile.c    measures what launches cost, while there is nothing else to do
+ *   sessions.c   which sessions wait for their tools
+ *   sample.c     logits to token, pure
  *
  * Ownership: a `request` is made by submit on the client's thread, belongs to the runtime thread
- * from the SUBMIT message until its END record is written, then to the client's thread again. What
- * both touch is guarded by stream.lock. */
+ * from the SUBMIT message until its END is written, then to those streams that read it, the last of
+ * which frees it (refs). What both touch is guarded by stream.lock: the records up to the stream's
+ * `written`, the end once `ended` is set. */
 #ifndef RUNTIME_INTERNAL_H
 #define RUNTIME_INTERNAL_H
 
@@ -23,7 +29,11 @@
 #include "kv/kv.h"
 #include "model/model.h"
 #include "runtime/mailbox.h"
+#include "runtime/profile.h"
+#include "runtime/recorder.h"
 #include "runtime/sample.h"
+#include "runtime/sessions.h"
+#include "runtime/trace.h"
 #include "sched/sched.h"
 #include "text/emit.h"
 #include "text/grammar.h"
@@ -52,9 +62,15 @@ struct troika_model {
   grammar_vocab *grammar_words; /* made when the first grammar is asked for; then constant */
 };
 
-/* Activation slots: reactive, proactive and promoted prefill, reactive and proactive decode.
- * Today's policy uses the first and the fourth. */
-enum { SLOT_PREFILL = 0, SLOT_DECODE = 3, SLOT_COUNT = 5 };
+/* Activation slots: reactive, background and promoted prefill, reactive and background decode. */
+enum {
+  SLOT_PREFILL,
+  SLOT_PREFILL_P,
+  SLOT_PREFILL_PROMOTED,
+  SLOT_DECODE,
+  SLOT_DECODE_P,
+  SLOT_COUNT
+};
 
 typedef struct record { /* one sampled token */
   int32_t token;
@@ -63,7 +79,7 @@ typedef struct record { /* one sampled token */
 } record;
 
 typedef enum request_state {
-  REQUEST_QUEUED,
+  REQUEST_QUEUED, /* arrived, or suspended for its pages */
   REQUEST_PREFILL,
   REQUEST_DECODE,
   REQUEST_ENDED
@@ -71,57 +87,77 @@ typedef enum request_state {
 
 typedef struct request {
   /* Set by submit, constant afterwards. */
-  message letter; /* SUBMIT */
-  struct troika_stream *stream;
-  sample_params params; /* bias points into this allocation */
-  uint32_t prompt_n, max_new;
-  bool ignore_eos, no_prefix_cache;
+  message letter;        /* SUBMIT */
+  _Atomic uint32_t refs; /* streams that read it */
+  sample_params params;  /* bias points into this allocation */
+  uint32_t prompt_n, expected;
+  bool ignore_eos, no_prefix_cache, child, may_react, shortenable;
+  uint64_t session, parent, scope;
+  int64_t submit_ns, first_deadline_ns, done_deadline_ns; /* INT64_MAX: none */
   emit *stops; /* the runtime's view of the text: finds stop strings */
   /* The runtime thread's. */
-  struct request *next; /* in the queue */
-  uint32_t id, place, seq;
-  uint8_t state;
-  grammar *form;     /* NULL: free text */
-  uint32_t *allowed; /* the tokens that may come next, a bit each, if allowed_known */
+  struct troika_stream *readers; /* by reader_next; the first one submitted it */
+  struct request *next;          /* in the queue */
+  uint32_t id, place, seq, max_new;
+  uint8_t state, band; /* band: at the last decision */
+  grammar *form;       /* NULL: free text */
+  uint32_t *allowed;   /* the tokens that may come next, a bit each, if allowed_known */
   bool allowed_known;
-  int64_t form_ns; /* CPU time that the grammar's steps have taken */
-  bool in_flight, ending;
+  int64_t form_ns;       /* CPU time that the grammar's steps have taken */
+  struct launch *launch; /* that holds rows of it; NULL: none */
+  bool in_last;
   const troika_stream *share; /* asked for; looked at once, when the SUBMIT arrives */
-  uint32_t behind;    /* id of the request whose prompt is waited for; else SCHED_NO_REQUEST */
-  uint32_t followers; /* queued requests that wait behind this one */
-  uint32_t need[KV_GROUPS_MAX]; /* KV pages at most */
-  uint32_t computed, flying;    /* positions whose KV is written; rows in the launch */
-  uint32_t n;                   /* tokens known: prompt and answer */
-  int32_t *tokens;              /* [prompt_n + max_new] */
-  int64_t submit_ns, start_ns, first_ns, last_ns;
-  uint32_t cached;
-  /* Records: written by the runtime thread under stream.lock, read by the client. */
+  /* Waits for the first behind_tokens of its prompt, which that request is computing. */
+  uint32_t behind, behind_tokens; /* behind: its id, or SCHED_NONE */
+  uint32_t followers;             /* requests that wait behind this one */
+  uint32_t promised;              /* tokens whose pages are promised */
+  uint32_t computed, flying;      /* positions whose KV is written; rows in the launch */
+  uint32_t n;                     /* tokens known: prompt and answer */
+  int32_t *tokens;                /* [prompt_n + max_new] */
+  uint32_t cached, diverged_at, preemptions;
+  int64_t waiting_ns; /* since when it is runnable and unserved */
+  int64_t start_ns, first_ns, last_ns;
+  troika_timings spent; /* what accounts add up: prefill, decode, preempted, blocked, gap */
+  /* Records: written by the runtime thread, read by clients as far as their `written`. */
+  uint32_t made;
   record *records;  /* [max_new] */
   troika_top *tops; /* [max_new][top_logprobs] */
+  /* The end, constant once a reader's `ended` is set. */
+  troika_finish finish;
+  troika_error error;
+  troika_timings timings;
+  int64_t retry_after_ns;
 } request;
 
 struct troika_stream {
   troika_runtime *rt;
   troika_stream_options options;
-  message close_letter;
-  _Atomic bool cancelled; /* of the present request; any thread */
-  request *current;       /* client's thread; NULL: none */
-  emit *text;             /* client's thread: turns tokens into text the same way */
-  uint32_t read;          /* records handed out */
+  message close_letter, attach_letter;
+  _Atomic bool cancelled, suspended; /* of the present request; any thread */
+  _Atomic uint8_t class_;            /* troika_class, never DEFAULT; any thread */
+  request *current;                  /* written by the client's thread under lock; NULL: none */
+  emit *text;                        /* client's thread: turns tokens into text the same way */
+  uint32_t read;                     /* records handed out */
   bool flushed;
-  struct troika_stream *news_next; /* the runtime thread's: in its list of those to be told */
+  struct troika_stream *reader_next; /* the runtime thread's: of the same request */
+  struct troika_stream *news_next;   /* the runtime thread's: in its list of those to be told */
   bool has_news;
   pthread_mutex_t lock; /* guards what follows, and the records */
   pthread_cond_t changed;
   uint32_t written;
   bool ended, detached; /* END is set; the runtime has let go of the stream */
-  troika_finish finish;
-  troika_error error;
-  troika_timings timings;
-  uint32_t prompt_tokens, cached_tokens, completion_tokens;
+  bool left;            /* cancelled while others went on to read: its own end */
+  troika_stream_info info;
 };
 
-enum { MESSAGE_SUBMIT, MESSAGE_CLOSE_STREAM, MESSAGE_COMPLETION, MESSAGE_QUIT };
+enum {
+  MESSAGE_SUBMIT,
+  MESSAGE_ATTACH,
+  MESSAGE_CLOSE_STREAM,
+  MESSAGE_COMPLETION,
+  MESSAGE_PROFILE,
+  MESSAGE_QUIT
+};
 
 typedef struct completion_letter {
   message letter;
@@ -130,13 +166,19 @@ typedef struct completion_letter {
 } completion_letter;
 
 typedef struct launch {
-  bool active, stopping;
+  bool active, promoted;
+  uint8_t state; /* sched_launch_state */
+  uint8_t band;  /* the most urgent one of its rows */
+  uint8_t slots; /* SCHED_SLOT_* */
   device_event event;
-  device_command commands[2];
+  device_command commands[DEVICE_COMMANDS_MAX];
   uint32_t n_commands;
-  uint32_t prefill;                                  /* place, or UINT32_MAX */
-  uint32_t decodes[RUNTIME_PARALLEL_MAX], n_decodes; /* places, in the order of rows */
-  int64_t start_ns;
+  request *prefill; /* or NULL */
+  uint32_t prefill_slot;
+  request *decodes[2][RUNTIME_PARALLEL_MAX]; /* of SLOT_DECODE, SLOT_DECODE_P; in order of rows */
+  uint32_t n_decodes[2];
+  cost_load load;
+  int64_t start_ns, done_ns, total_ns, stop_ns; /* stop_ns: when its stop was asked for */
 } launch;
 
 struct troika_runtime {
@@ -154,6 +196,10 @@ struct troika_runtime {
   completion_letter completions[DEVICE_LISTS_MAX + 1];
   uint32_t parallel, queue_max, context, span_rows;
   _Atomic uint32_t streams;
+  sched_config config;
+  runtime_sessions *sessions;
+  runtime_trace *trace; /* NULL: none */
+  runtime_recorder *recorder;
 
   /* The runtime thread's. */
   device_tables tables;
@@ -168,17 +214,24 @@ struct troika_runtime {
   message *closing;    /* streams to let go of when their request has ended */
   troika_stream *news; /* whose clients are to be told, once the next launch is on its way */
   uint32_t next_id;
-  launch flight; /* one at a time today */
+  launch launches[SCHED_LAUNCHES_MAX];
+  launch *flight; /* on the device now; NULL: none */
+  cost_table costs;
+  profile_state profile;
   sched_memory memory;
   sched_request *view; /* [parallel + queue_max] */
+  request **seen;      /* whose they are */
   sched_action *actions;
   uint32_t actions_capacity;
+  uint32_t mean_answer[2]; /* tokens, 16.16; by class: what is expected of one that does not say */
+  int64_t decided_ns, queue_shown_ns;
   void *sample_scratch;
   size_t sample_scratch_bytes;
   bool quitting;
 
-  pthread_mutex_t stats_lock; /* guards stats */
+  pthread_mutex_t stats_lock; /* guards stats and shown_costs */
   troika_runtime_stats stats;
+  cost_table shown_costs;
   _Atomic uint32_t
       outstanding; /* requests submitted and not ended: submit refuses past parallel + queue_max */
 };
@@ -187,20 +240,53 @@ void *runtime_main(void *runtime);
 void runtime_done(void *runtime, const device_completion *completion);
 
 /* launch.c */
-void launch_begin(troika_runtime *rt, const sched_action *actions,
-                  size_t n); /* a LAUNCH and the JOINs after it */
+device_row *launch_slot_rows(troika_runtime *rt, uint32_t slot);
+/* The first `rows` rows of a slot as a run from its first node, and its command. */
+void launch_set_run(troika_runtime *rt, uint32_t slot, uint32_t rows, device_command *out);
+/* A LAUNCH and the JOINs after it. */
+void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n);
+void launch_resume(troika_runtime *rt, launch *l);
+void launch_stop(troika_runtime *rt, launch *l);
+void launch_drop(troika_runtime *rt, launch *l);
 void launch_complete(troika_runtime *rt, const device_completion *completion);
 
-/* loop.c */
+/* request.c */
+request *request_by_id(troika_runtime *rt, uint32_t id);
+request *request_of(troika_runtime *rt, const troika_stream *s);
+void request_arrive(troika_runtime *rt, request *r);
+void request_admit(troika_runtime *rt, request *r);
+void request_suspend(troika_runtime *rt, request *r);
+/* Pages that admission, or its next row, takes beyond what it was promised. */
+void request_need(const troika_runtime *rt, const request *r, uint32_t need[KV_GROUPS_MAX]);
+bool request_grow(troika_runtime *rt, request *r); /* promises them; false: not to be had */
+/* After this the request belongs to its readers. */
 void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
                  const char *text);
+void request_attach(troika_runtime *rt, troika_stream *s);
+/* Readers that have gone while others read on; and the requests that all have left. */
+void request_drop_readers(troika_runtime *rt, request *r);
+bool request_cancelled(const request *r); /* by all of its readers */
+/* Those that wait behind `r` need not any more, as far as their pages are there or will not be. */
+void request_release_followers(troika_runtime *rt, request *r);
+/* Positions to be computed before its next token is drawn, and the last of them. */
+uint32_t request_target(const request *r);
+uint64_t request_kv_bytes(const troika_runtime *rt, uint32_t position);
 void stream_has_news(troika_runtime *rt, troika_stream *s);
-/* The prompt of `r` is computed, or will not be: those that wait behind it need not any more. */
-void release_followers(troika_runtime *rt, request *r);
-request *request_by_id(troika_runtime *rt, uint32_t id);
+
+/* view.c */
+size_t view_decide(troika_runtime *rt, int64_t now_ns, int64_t *wake_ns);
+uint8_t view_class(const request *r); /* sched_class: the most urgent of its readers' */
+
+/* account.c */
+/* `l` ran from start to end on the device. */
+void account_stretch(troika_runtime *rt, const launch *l, int64_t start_ns, int64_t end_ns);
+void account_end(troika_runtime *rt, request *r, int64_t now_ns); /* r->timings */
+void account_request(troika_runtime *rt, const request *r);       /* its end, in the statistics */
+void account_update(troika_runtime *rt);                          /* once a loop */
+void account_show_end(troika_runtime *rt, request *r); /* while it has its readers still */
 
 /* stream.c */
-void request_free(request *r);
+void request_let_go(request *r); /* a reader less; the last one frees it */
 
 /* constrain.c */
 /* Client's thread: r->form as `q` asks for it, not stepped yet. */

@@ -7,93 +7,186 @@
 #include "base/error.h"
 #include "runtime/internal.h"
 
-static device_row *slot_rows(troika_runtime *rt, uint16_t slot) {
+device_row *launch_slot_rows(troika_runtime *rt, uint32_t slot) {
   device_row *rows = rt->rows;
-  for (uint16_t i = 0; i < slot; i++) rows += rt->tables.slot_rows[i];
+  for (uint32_t i = 0; i < slot; i++) rows += rt->tables.slot_rows[i];
   return rows;
+}
+
+void launch_set_run(troika_runtime *rt, uint32_t slot, uint32_t rows, device_command *out) {
+  uint16_t nodes = (uint16_t)rt->g->n_nodes;
+  rt->runs[slot] = (device_run){.id = slot,
+                                .row0 = (uint32_t)(launch_slot_rows(rt, slot) - rt->rows),
+                                .rows = rows,
+                                .slot = (uint16_t)slot,
+                                .node_end = nodes};
+  *out = (device_command){.run = slot, .node_end = nodes, .rows = rows};
 }
 
 static void extend(troika_runtime *rt, const request *r, uint32_t begin, uint32_t end) {
   troika_status status = kv_sequence_extend(rt->pages, r->seq, begin, end);
-  CHECK(status == TROIKA_OK); /* promised at admission */
+  CHECK(status == TROIKA_OK); /* promised */
 }
 
-static void add_run(troika_runtime *rt, launch *l, uint16_t slot, uint32_t rows) {
-  rt->runs[slot] = (device_run){.id = slot,
-                                .row0 = (uint32_t)(slot_rows(rt, slot) - rt->rows),
-                                .rows = rows,
-                                .slot = slot,
-                                .node_end = (uint16_t)rt->g->n_nodes};
-  l->commands[l->n_commands++] =
-      (device_command){.run = slot, .node_end = (uint16_t)rt->g->n_nodes, .rows = rows};
-}
-
-static void add_prefill(troika_runtime *rt, launch *l, request *r, uint32_t n) {
-  device_row *rows = slot_rows(rt, SLOT_PREFILL);
+/* Also generated tokens whose pages were taken: they keep their arithmetic. */
+static void add_prefill(troika_runtime *rt, launch *l, request *r, const sched_action *a) {
+  uint32_t target = request_target(r), n = target - r->computed;
+  if (n > a->rows) n = a->rows;
+  l->prefill_slot = r->band != SCHED_BAND_P ? SLOT_PREFILL
+                    : a->promoted           ? SLOT_PREFILL_PROMOTED
+                                            : SLOT_PREFILL_P;
+  device_row *rows = launch_slot_rows(rt, l->prefill_slot);
   extend(rt, r, r->computed, r->computed + n);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t pos = r->computed + i;
-    bool last = pos + 1 == r->prompt_n && r->max_new;
+    bool last = pos + 1 == r->prompt_n && r->n == r->prompt_n && r->max_new;
+    bool sent = pos < r->prompt_n;
     rows[i] = (device_row){.seq = r->seq,
                            .pos = pos,
                            .token = r->tokens[pos],
-                           .arith = DEVICE_PROMPT,
+                           .arith = sent ? DEVICE_PROMPT : DEVICE_GEN,
                            .want = last ? DEVICE_WANT_LOGITS : 0};
+    if (sent) {
+      l->load.prompt_rows++;
+      l->load.prompt_kv += request_kv_bytes(rt, pos);
+    } else {
+      l->load.gen_rows++;
+      l->load.gen_kv += request_kv_bytes(rt, pos);
+    }
   }
-  r->in_flight = true;
+  r->launch = l;
   r->flying = n;
-  l->prefill = r->place;
-  add_run(rt, l, SLOT_PREFILL, n);
+  l->prefill = r;
+  l->slots |= (uint8_t)(1u << l->prefill_slot);
+  if (r->band < l->band) l->band = r->band;
+  launch_set_run(rt, l->prefill_slot, n, &l->commands[l->n_commands++]);
 }
 
 static void add_decode(troika_runtime *rt, launch *l, request *r) {
-  uint32_t pos = r->n - 1;
+  uint32_t pos = r->n - 1, part = r->band == SCHED_BAND_P,
+           slot = part ? SLOT_DECODE_P : SLOT_DECODE;
+  if (!request_grow(rt, r)) return; /* no page after all: it is asked again the next time */
   extend(rt, r, pos, pos + 1);
-  slot_rows(rt, SLOT_DECODE)[l->n_decodes] = (device_row){.seq = r->seq,
-                                                          .pos = pos,
-                                                          .token = r->tokens[pos],
-                                                          .arith = DEVICE_GEN,
-                                                          .want = DEVICE_WANT_LOGITS};
-  r->in_flight = true;
+  launch_slot_rows(rt, slot)[l->n_decodes[part]] = (device_row){.seq = r->seq,
+                                                                .pos = pos,
+                                                                .token = r->tokens[pos],
+                                                                .arith = DEVICE_GEN,
+                                                                .want = DEVICE_WANT_LOGITS};
+  r->launch = l;
   r->flying = 1;
-  l->decodes[l->n_decodes++] = r->place;
+  l->decodes[part][l->n_decodes[part]++] = r;
+  l->load.gen_rows++;
+  l->load.gen_kv += request_kv_bytes(rt, pos);
+  if (r->band < l->band) l->band = r->band;
 }
 
-static void submit(troika_runtime *rt) {
-  launch *l = &rt->flight;
+static void submit(troika_runtime *rt, launch *l) {
+  CHECK(!rt->flight);
+  l->state = SCHED_RUNNING;
+  l->start_ns = clock_now(rt->clock);
+  rt->flight = l;
   troika_status status =
       rt->cpu->driver->queue_submit(rt->queue, l->commands, l->n_commands, NULL, 0, &l->event);
   CHECK(status == TROIKA_OK); /* one launch at a time: there is room */
 }
 
+static void note_start(request *r, int64_t now) {
+  if (!r->start_ns) r->start_ns = now;
+}
+
+static void for_each_row_owner(launch *l, int64_t now, void (*visit)(request *, int64_t)) {
+  if (l->prefill) visit(l->prefill, now);
+  for (int part = 0; part < 2; part++)
+    for (uint32_t i = 0; i < l->n_decodes[part]; i++) visit(l->decodes[part][i], now);
+}
+
+static void clear_last(troika_runtime *rt) {
+  for (uint32_t i = 0; i < rt->parallel; i++)
+    if (rt->places[i]) rt->places[i]->in_last = false;
+}
+
 void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n) {
-  launch *l = &rt->flight;
+  CHECK(actions[0].launch < SCHED_LAUNCHES_MAX);
+  launch *l = &rt->launches[actions[0].launch];
   CHECK(!l->active);
-  int64_t now = clock_now(rt->clock);
-  *l = (launch){.active = true, .prefill = UINT32_MAX, .start_ns = now};
+  *l = (launch){.active = true,
+                .promoted = actions[0].promoted,
+                .band = SCHED_BAND_P,
+                .total_ns = actions[0].ns};
   for (size_t i = 1; i < n; i++) add_decode(rt, l, request_by_id(rt, actions[i].request));
-  if (l->n_decodes) add_run(rt, l, SLOT_DECODE, l->n_decodes);
-  if (actions[0].rows) {
-    request *r = request_by_id(rt, actions[0].request);
-    add_prefill(rt, l, r, actions[0].rows);
-    if (!r->start_ns) r->start_ns = now;
+  for (int part = 0; part < 2; part++) {
+    uint32_t slot = part ? SLOT_DECODE_P : SLOT_DECODE;
+    if (!l->n_decodes[part]) continue;
+    l->slots |= (uint8_t)(1u << slot);
+    launch_set_run(rt, slot, l->n_decodes[part], &l->commands[l->n_commands++]);
   }
+  if (actions[0].rows) add_prefill(rt, l, request_by_id(rt, actions[0].request), &actions[0]);
+  if (!l->n_commands) {
+    l->active = false;
+    return;
+  }
+  if (n > 1) clear_last(rt);
+  for (int part = 0; part < 2; part++)
+    for (uint32_t i = 0; i < l->n_decodes[part]; i++) l->decodes[part][i]->in_last = true;
+  for_each_row_owner(l, clock_now(rt->clock), note_start);
   pthread_mutex_lock(&rt->stats_lock);
   rt->stats.launches++;
+  if (l->band != SCHED_BAND_P) rt->stats.piggybacked += l->n_decodes[1];
   pthread_mutex_unlock(&rt->stats_lock);
-  submit(rt);
+  submit(rt, l);
+}
+
+void launch_resume(troika_runtime *rt, launch *l) {
+  CHECK(l->active && l->state == SCHED_STOPPED);
+  submit(rt, l);
+}
+
+void launch_stop(troika_runtime *rt, launch *l) {
+  CHECK(l->active && l == rt->flight);
+  if (l->state == SCHED_STOPPING) return;
+  l->state = SCHED_STOPPING;
+  l->stop_ns = clock_now(rt->clock);
+  rt->cpu->driver->queue_stop(rt->queue, &l->event);
+}
+
+static void let_go(request *r, int64_t now) {
+  r->launch = NULL;
+  r->flying = 0;
+  r->waiting_ns = now;
+}
+
+/* Nothing was emitted, and the KV slots of its rows will be written again. */
+void launch_drop(troika_runtime *rt, launch *l) {
+  CHECK(l->active && l->state == SCHED_STOPPED);
+  for_each_row_owner(l, clock_now(rt->clock), let_go);
+  l->active = false;
+  pthread_mutex_lock(&rt->stats_lock);
+  rt->stats.dropped++;
+  pthread_mutex_unlock(&rt->stats_lock);
 }
 
 static void add_record(troika_runtime *rt, request *r, const sample_result *result) {
-  troika_stream *s = r->stream;
-  pthread_mutex_lock(&s->lock);
-  r->records[s->written] = (record){result->token, result->logprob, result->top_n};
+  r->records[r->made] = (record){result->token, result->logprob, result->top_n};
   if (result->top_n)
-    memcpy(r->tops + (size_t)s->written * r->params.top_logprobs, result->top,
+    memcpy(r->tops + (size_t)r->made * r->params.top_logprobs, result->top,
            result->top_n * sizeof *result->top);
-  s->written++;
-  pthread_mutex_unlock(&s->lock);
-  stream_has_news(rt, s);
+  r->made++;
+  for (troika_stream *s = r->readers; s; s = s->reader_next) {
+    pthread_mutex_lock(&s->lock);
+    s->written = r->made;
+    pthread_mutex_unlock(&s->lock);
+    stream_has_news(rt, s);
+  }
+}
+
+static void fail(troika_runtime *rt, request *r, troika_status status) {
+  char text[256];
+  if (status == TROIKA_NUMERIC)
+    snprintf(text, sizeof text, "the model gave no finite logits at position %u", r->n - 1);
+  else
+    snprintf(text, sizeof text, "the answer cannot go on at position %u: %s", r->n - 1,
+             constrain_failure(r));
+  request_end(rt, r, TROIKA_FINISH_ERROR, status, text);
 }
 
 static void take_token(troika_runtime *rt, request *r, float *logits) {
@@ -108,19 +201,15 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
   int64_t now = clock_now(rt->clock);
   if (!status && r->form) status = constrain_take(r, result.token, &over);
   if (status) {
-    char text[256];
-    if (status == TROIKA_NUMERIC)
-      snprintf(text, sizeof text, "the model gave no finite logits at position %u", r->n - 1);
-    else
-      snprintf(text, sizeof text, "the answer cannot go on at position %u: %s", r->n - 1,
-               constrain_failure(r));
-    request_end(rt, r, TROIKA_FINISH_ERROR, status, text);
+    fail(rt, r, status);
     return;
   }
-  if (!r->first_ns) r->first_ns = now;
+  if (!r->first_ns)
+    r->first_ns = now;
+  else if (now - r->last_ns > r->spent.gap_ns)
+    r->spent.gap_ns = now - r->last_ns;
   r->last_ns = now;
   r->state = REQUEST_DECODE;
-  release_followers(rt, r);
   if (!r->ignore_eos && tokenizer_is_end(t, result.token)) {
     request_end(rt, r, TROIKA_FINISH_STOP, TROIKA_OK, "");
     return;
@@ -136,60 +225,61 @@ static void take_token(troika_runtime *rt, request *r, float *logits) {
 }
 
 static void finish_rows(troika_runtime *rt, request *r, float *logits) {
-  r->in_flight = false;
   r->computed += r->flying;
-  r->flying = 0;
-  kv_publish(rt->pages, r->seq, 0, r->tokens, r->computed,
+  let_go(r, clock_now(rt->clock));
+  kv_publish(rt->pages, r->seq, r->scope, r->tokens, r->computed,
              r->prompt_n); /* before a window lets go of pages */
   kv_sequence_keep_from(rt->pages, r->seq, r->computed);
-  if (atomic_load(&r->stream->cancelled) || r->computed < r->prompt_n) return;
-  if (!r->max_new)
+  request_release_followers(rt, r);
+  if (request_cancelled(r) || r->computed < r->prompt_n) return;
+  if (!r->max_new) {
     request_end(rt, r, TROIKA_FINISH_LENGTH, TROIKA_OK, "");
-  else
+  } else if (r->computed == r->n) {
     take_token(rt, r, logits);
-}
-
-static bool all_cancelled(const troika_runtime *rt, const launch *l) {
-  if (l->prefill != UINT32_MAX && !atomic_load(&rt->places[l->prefill]->stream->cancelled))
-    return false;
-  for (uint32_t i = 0; i < l->n_decodes; i++)
-    if (!atomic_load(&rt->places[l->decodes[i]]->stream->cancelled)) return false;
-  return true;
-}
-
-/* The rows of a launch that will not go on: nothing was emitted, their KV slots will be written
- * again. */
-static void drop(troika_runtime *rt, const launch *l) {
-  if (l->prefill != UINT32_MAX) rt->places[l->prefill]->in_flight = false;
-  for (uint32_t i = 0; i < l->n_decodes; i++) rt->places[l->decodes[i]]->in_flight = false;
-}
-
-void launch_complete(troika_runtime *rt, const device_completion *completion) {
-  launch *l = &rt->flight, done = *l;
-  if (completion->panel != UINT32_MAX) {
-    pthread_mutex_lock(&rt->stats_lock);
-    rt->stats.stops++;
-    pthread_mutex_unlock(&rt->stats_lock);
-    if (l->stopping && all_cancelled(rt, l)) {
-      l->active = false;
-      drop(rt, &done);
-      return;
-    }
-    rt->runs[l->commands[0].run].panel = completion->panel;
-    l->stopping = false;
-    submit(rt);
-    return;
+  } else if (r->computed == r->n - 1) {
+    r->state = REQUEST_DECODE; /* its pages were taken, and are there again */
   }
+}
+
+static void finish_launch(troika_runtime *rt, launch *l) {
+  launch done = *l;
   l->active = false;
   uint32_t stride = (rt->g->vocab + 15) / 16 * 16;
-  for (uint32_t i = 0; i < done.n_decodes; i++)
-    finish_rows(rt, rt->places[done.decodes[i]],
-                rt->tables.logits[SLOT_DECODE] + (size_t)i * stride);
-  if (done.prefill != UINT32_MAX) {
-    request *r = rt->places[done.prefill];
-    pthread_mutex_lock(&rt->stats_lock);
-    rt->stats.prompt_tokens += r->flying;
-    pthread_mutex_unlock(&rt->stats_lock);
-    finish_rows(rt, r, rt->tables.logits[SLOT_PREFILL]);
+  for (int part = 0; part < 2; part++)
+    for (uint32_t i = 0; i < done.n_decodes[part]; i++)
+      finish_rows(rt, done.decodes[part][i],
+                  rt->tables.logits[part ? SLOT_DECODE_P : SLOT_DECODE] + (size_t)i * stride);
+  if (!done.prefill) return;
+  request *r = done.prefill;
+  pthread_mutex_lock(&rt->stats_lock);
+  rt->stats.prompt_tokens += r->flying;
+  rt->stats.prompt_tokens_by[r->band == SCHED_BAND_P] += r->flying;
+  pthread_mutex_unlock(&rt->stats_lock);
+  finish_rows(rt, r, rt->tables.logits[done.prefill_slot]);
+}
+
+static void count_preemption(request *r, int64_t now) {
+  (void)now;
+  r->preemptions++;
+}
+
+void launch_complete(troika_runtime *rt, const device_completion *c) {
+  launch *l = rt->flight;
+  CHECK(l && l->event.sequence == c->event.sequence);
+  bool stopped = c->panel != UINT32_MAX;
+  rt->flight = NULL;
+  account_stretch(rt, l, c->start_ns, c->end_ns);
+  l->done_ns += c->end_ns - c->start_ns;
+  if (!stopped) {
+    cost_observe(&rt->costs, &l->load, l->done_ns);
+    finish_launch(rt, l);
+    return;
   }
+  pthread_mutex_lock(&rt->stats_lock);
+  rt->stats.stops++;
+  rt->stats.preemptions += l->state == SCHED_STOPPING;
+  pthread_mutex_unlock(&rt->stats_lock);
+  if (l->state == SCHED_STOPPING) for_each_row_owner(l, 0, count_preemption);
+  rt->runs[l->commands[0].run].panel = c->panel;
+  l->state = SCHED_STOPPED;
 }

@@ -18,6 +18,52 @@ enum {
   SPAN_MIN = 16
 };
 
+static troika_status check_real(const char *name, double *value, double missing, double high,
+                                troika_error *err) {
+  if (*value == 0) *value = missing;
+  if (*value >= 0 && *value <= high) return TROIKA_OK;
+  return error_set(err, TROIKA_INVALID, "%s is %g, wanted 0 to %g", name, *value, high);
+}
+
+static troika_status check_policy(troika_runtime_options *o, troika_error *err) {
+  if (o->bcap > RUNTIME_PARALLEL_MAX)
+    return error_set(err, TROIKA_INVALID, "bcap is %u, wanted at most %d", o->bcap,
+                     RUNTIME_PARALLEL_MAX);
+  troika_status status = check_real("tpot_slack", &o->tpot_slack, 0.15, 10, err);
+  if (!status) status = check_real("tpot_target_ms", &o->tpot_target_ms, 0, 1e6, err);
+  if (!status) status = check_real("ttft_target_ms", &o->ttft_target_ms, 1000, 1e7, err);
+  if (!status) status = check_real("age_limit_s", &o->age_limit_s, 30, 1e6, err);
+  if (!status) status = check_real("background_share", &o->background_share, 0.05, 0.5, err);
+  return status;
+}
+
+static uint32_t ratio(double value) {
+  return (uint32_t)(value * SCHED_ONE + 0.5);
+}
+
+/* Pages kept for reactive work: what one request of usual size needs. */
+static void set_config(troika_runtime *rt, const troika_runtime_options *o) {
+  enum { USUAL_TOKENS = 1024 };
+  uint32_t usual = rt->context / 4 < USUAL_TOKENS ? rt->context / 4 : USUAL_TOKENS;
+  rt->config = (sched_config){.places = rt->parallel,
+                              .queue_max = rt->queue_max,
+                              .decode_rows = rt->parallel,
+                              .ride_rows = 32,
+                              .preempt_ns = 10000000,
+                              .slack_r = ratio(o->tpot_slack),
+                              .slack_i = ratio(o->tpot_slack > 0.5 ? o->tpot_slack : 0.5),
+                              .tpot_target_ns = (int64_t)(o->tpot_target_ms * 1e6),
+                              .bcap = o->bcap,
+                              .age_limit_ns = (int64_t)(o->age_limit_s * 1e9),
+                              .background_share = ratio(o->background_share),
+                              .ttft_target_ns = (int64_t)(o->ttft_target_ms * 1e6),
+                              .backlog_max_ns = 600000000000,
+                              .degrade_first = o->degrade_first,
+                              .shorten_to = 64};
+  if (rt->parallel > 1) kv_need(rt->pages, usual, rt->config.reserve);
+  rt->mean_answer[0] = rt->mean_answer[1] = 128u << 16;
+}
+
 static troika_status check_options(const troika_model *model, troika_runtime_options *o,
                                    troika_error *err) {
   if (!o->threads) o->threads = os_cpus("") < THREADS_MAX ? os_cpus("") : THREADS_MAX;
@@ -41,7 +87,7 @@ static troika_status check_options(const troika_model *model, troika_runtime_opt
                      SPAN_MIN);
   if (o->activations > TROIKA_ACTIVATIONS_INT8)
     return error_set(err, TROIKA_INVALID, "activations is %d", (int)o->activations);
-  return TROIKA_OK;
+  return check_policy(o, err);
 }
 
 /* Halves the span until all slots together keep their bound. */
@@ -107,13 +153,14 @@ static troika_status create_tables(troika_runtime *rt, troika_error *err) {
   rt->rows = calloc(rows, sizeof *rt->rows);
   rt->seqs = calloc(rt->parallel, sizeof *rt->seqs);
   rt->view = calloc(rt->parallel + rt->queue_max, sizeof *rt->view);
+  rt->seen = calloc(rt->parallel + rt->queue_max, sizeof *rt->seen);
   rt->actions_capacity = 2 * (rt->parallel + rt->queue_max) + 8;
   rt->actions = calloc(rt->actions_capacity, sizeof *rt->actions);
   rt->logits_bytes = logits * sizeof(float);
   rt->logits_memory = os_memory(rt->logits_bytes);
   rt->sample_scratch_bytes = sample_scratch_bytes(rt->g->vocab);
   rt->sample_scratch = os_memory(rt->sample_scratch_bytes);
-  if (!rt->rows || !rt->seqs || !rt->view || !rt->actions || !rt->logits_memory ||
+  if (!rt->rows || !rt->seqs || !rt->view || !rt->seen || !rt->actions || !rt->logits_memory ||
       !rt->sample_scratch)
     return error_set(err, TROIKA_NO_MEMORY, "no memory for the runtime's tables");
   float *at = rt->logits_memory;
@@ -136,6 +183,10 @@ static void destroy(troika_runtime *rt) {
     mailbox_post(&rt->mail, &rt->quit_letter);
     pthread_join(rt->thread, NULL);
   }
+  profile_close(rt);
+  runtime_trace_close(&rt->trace);
+  runtime_recorder_close(&rt->recorder);
+  runtime_sessions_destroy(&rt->sessions);
   if (rt->queue) rt->cpu->driver->queue_close(rt->queue);
   if (rt->cpu) rt->cpu->driver->close(rt->cpu);
   kv_destroy(&rt->pages);
@@ -143,6 +194,7 @@ static void destroy(troika_runtime *rt) {
   os_memory_free(rt->sample_scratch, rt->sample_scratch_bytes);
   free(rt->actions);
   free(rt->view);
+  free(rt->seen);
   free(rt->seqs);
   free(rt->rows);
   pthread_mutex_destroy(&rt->stats_lock);
@@ -166,6 +218,9 @@ static troika_status start(troika_runtime *rt, const device_factory *factory,
   status = rt->cpu->driver->prepare(rt->cpu, &rt->tables, o->progress, o->progress_context, err);
   if (status) return status;
   status = rt->cpu->driver->queue_open(rt->cpu, runtime_done, rt, &rt->queue, err);
+  if (!status) status = profile_open(rt, o->profile, err);
+  if (!status && o->trace) status = runtime_trace_open(o->trace, &rt->trace, err);
+  if (!status) status = runtime_recorder_open(o->record, &rt->recorder, err);
   if (status) return status;
   if (pthread_create(&rt->thread, NULL, runtime_main, rt))
     return error_set(err, TROIKA_NO_MEMORY, "cannot start the runtime's thread");
@@ -184,6 +239,7 @@ static void first_stats(troika_runtime *rt, const troika_runtime_options *o, int
   rt->stats.kv_bytes = kv_bytes(rt->pages);
   rt->stats.slot_bytes = slots;
   rt->stats.weight_bytes = all - slots;
+  rt->stats.bcap_term = "none";
   rt->stats.load_s = (double)(clock_real_now(NULL) - began_ns) * 1e-9;
   troika_device_info info;
   rt->cpu->driver->describe(rt->cpu, &info);
@@ -218,6 +274,9 @@ troika_status troika_runtime_open(troika_model *model, const troika_runtime_opti
   status = fit_span(rt, factory, o.span_rows, err);
   if (!status) status = create_pages(rt, o.kv_bytes, err);
   if (!status) status = create_tables(rt, err);
+  if (!status && !(rt->sessions = runtime_sessions_create()))
+    status = error_set(err, TROIKA_NO_MEMORY, "no memory for sessions");
+  if (!status) set_config(rt, &o);
   if (!status) status = start(rt, factory, &o, err);
   if (status) {
     destroy(rt);
@@ -234,6 +293,11 @@ troika_status troika_runtime_close(troika_runtime **runtime) {
   destroy(*runtime);
   *runtime = NULL;
   return TROIKA_OK;
+}
+
+void troika_runtime_session_waits(troika_runtime *runtime, uint64_t session, bool waits) {
+  runtime_sessions_set_waits(runtime->sessions, session, waits);
+  mailbox_nudge(&runtime->mail);
 }
 
 void troika_runtime_describe(const troika_runtime *runtime, troika_runtime_stats *out) {

@@ -28,13 +28,15 @@ troika_status troika_stream_open(troika_runtime *rt, const troika_stream_options
   if (options) s->options = *options;
   s->rt = rt;
   s->close_letter.kind = MESSAGE_CLOSE_STREAM;
+  s->attach_letter.kind = MESSAGE_ATTACH;
+  atomic_store(&s->class_, TROIKA_REACTIVE);
   atomic_fetch_add(&rt->streams, 1);
   *out = s;
   return TROIKA_OK;
 }
 
-void request_free(request *r) {
-  if (!r) return;
+void request_let_go(request *r) {
+  if (!r || atomic_fetch_sub(&r->refs, 1) > 1) return;
   emit_destroy(&r->stops);
   grammar_destroy(&r->form);
   free(r->allowed);
@@ -54,7 +56,7 @@ void troika_stream_close(troika_stream **stream) {
   pthread_mutex_lock(&s->lock);
   while (!s->detached) pthread_cond_wait(&s->changed, &s->lock);
   pthread_mutex_unlock(&s->lock);
-  request_free(s->current);
+  request_let_go(s->current);
   emit_destroy(&s->text);
   pthread_cond_destroy(&s->changed);
   pthread_mutex_destroy(&s->lock);
@@ -103,6 +105,11 @@ static troika_status check_request(const troika_runtime *rt, const troika_reques
   CHECK_MOST(top_logprobs, TROIKA_TOP_MAX);
   CHECK_MOST(stop_n, TROIKA_STOP_MAX);
   CHECK_MOST(bias_n, TROIKA_BIAS_MAX);
+  CHECK_MOST(class_, TROIKA_INHERITED);
+  if (q->first_deadline_ns < 0 || q->done_deadline_ns < 0)
+    return error_set(
+        err, TROIKA_INVALID, "a deadline is %lld ns after submit",
+        (long long)(q->first_deadline_ns < 0 ? q->first_deadline_ns : q->done_deadline_ns));
   for (uint32_t i = 0; i < q->bias_n; i++)
     if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
         !isfinite(q->bias[i].bias))
@@ -132,8 +139,16 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
   r->max_new = q->max_tokens < room ? q->max_tokens : room;
   r->ignore_eos = q->ignore_eos;
   r->no_prefix_cache = q->no_prefix_cache;
+  r->expected = q->expected_tokens;
+  r->child = q->child;
+  r->may_react = q->may_react;
+  r->shortenable = q->shortenable;
+  r->session = q->session;
+  r->parent = q->parent;
+  r->scope = q->cache_scope;
   r->share = q->share;
-  r->behind = SCHED_NO_REQUEST;
+  r->behind = SCHED_NONE;
+  atomic_store(&r->refs, 1);
   r->params = (sample_params){.temperature = q->temperature,
                               .top_p = q->top_p,
                               .min_p = q->min_p,
@@ -167,23 +182,73 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
 no_memory:
   error_set(err, TROIKA_NO_MEMORY, "no memory for a request of %u tokens", q->prompt_n);
 fail:
-  request_free(r);
+  request_let_go(r);
   return NULL;
+}
+
+static int64_t deadline(int64_t now_ns, int64_t after_ns) {
+  return after_ns && after_ns < INT64_MAX - now_ns ? now_ns + after_ns : INT64_MAX;
+}
+
+/* The stream reads `r` from its beginning. */
+static void begin(troika_stream *s, request *r, emit *text) {
+  pthread_mutex_lock(&s->lock);
+  request *last = s->current;
+  s->current = r;
+  s->written = 0;
+  s->ended = s->left = false;
+  s->info = (troika_stream_info){.state = TROIKA_STREAM_QUEUED,
+                                 .class_ = atomic_load(&s->class_),
+                                 .prompt_tokens = r->prompt_n};
+  pthread_mutex_unlock(&s->lock);
+  request_let_go(last);
+  emit_destroy(&s->text);
+  s->text = text;
+  s->read = 0;
+  s->flushed = false;
+  atomic_store(&s->cancelled, false);
+  atomic_store(&s->suspended, false);
+}
+
+/* A retry reads the request that runs already. */
+static troika_status attach(troika_stream *s, const troika_request *q, troika_error *err) {
+  troika_stream *other =
+      (troika_stream *)(uintptr_t)q->attach; /* its lock is no part of its value */
+  emit *text = NULL;
+  if (other == s || other->rt != s->rt)
+    return error_set(err, TROIKA_INVALID, "attach wants another stream of the same runtime");
+  if (text_create(s->rt, q, &text, err)) return err->status;
+  pthread_mutex_lock(&other->lock);
+  request *r = other->current && !other->ended ? other->current : NULL;
+  if (r) atomic_fetch_add(&r->refs, 1);
+  pthread_mutex_unlock(&other->lock);
+  if (!r) {
+    emit_destroy(&text);
+    return error_set(err, TROIKA_INVALID, "the request to attach to has ended");
+  }
+  begin(s, r, text);
+  mailbox_post(&s->rt->mail, &s->attach_letter);
+  return TROIKA_OK;
+}
+
+static troika_status is_free(troika_stream *s, troika_error *err) {
+  if (!s->current) return TROIKA_OK;
+  pthread_mutex_lock(&s->lock);
+  bool ended = s->ended;
+  pthread_mutex_unlock(&s->lock);
+  if (ended && s->flushed) return TROIKA_OK;
+  return error_set(err, TROIKA_BUSY, "the stream's last request has not been read to its end");
 }
 
 troika_status troika_stream_submit(troika_stream *s, const troika_request *q, troika_error *err) {
   troika_runtime *rt = s->rt;
   troika_error local;
   if (!err) err = &local;
-  if (s->current) {
-    pthread_mutex_lock(&s->lock);
-    bool ended = s->ended;
-    pthread_mutex_unlock(&s->lock);
-    if (!ended || !s->flushed)
-      return error_set(err, TROIKA_BUSY, "the stream's last request has not been read to its end");
-  }
-  troika_status status = check_request(rt, q, err);
+  troika_status status = is_free(s, err);
+  if (!status) status = check_request(rt, q, err);
   if (status) return status;
+  if (q->class_) atomic_store(&s->class_, q->class_);
+  if (q->attach) return attach(s, q, err);
   if (atomic_fetch_add(&rt->outstanding, 1) >= rt->parallel + rt->queue_max) {
     atomic_fetch_sub(&rt->outstanding, 1);
     return error_set(err, TROIKA_BUSY, "%u requests run and %u wait, which is the limit",
@@ -193,19 +258,15 @@ troika_status troika_stream_submit(troika_stream *s, const troika_request *q, tr
   request *r = request_create(rt, q, err);
   if (!r || text_create(rt, q, &text, err)) {
     atomic_fetch_sub(&rt->outstanding, 1);
-    request_free(r);
+    request_let_go(r);
     return err->status;
   }
-  request_free(s->current);
-  emit_destroy(&s->text);
-  s->current = r;
-  s->text = text;
-  s->read = s->written = 0;
-  s->ended = s->flushed = false;
-  s->error = (troika_error){0};
-  atomic_store(&s->cancelled, false);
-  r->stream = s;
+  begin(s, r, text);
+  r->readers = s;
+  s->reader_next = NULL;
   r->submit_ns = clock_now(rt->clock);
+  r->first_deadline_ns = deadline(r->submit_ns, q->first_deadline_ns);
+  r->done_deadline_ns = deadline(r->submit_ns, q->done_deadline_ns);
   r->letter.kind = MESSAGE_SUBMIT;
   mailbox_post(&rt->mail, &r->letter);
   return TROIKA_OK;
@@ -214,6 +275,31 @@ troika_status troika_stream_submit(troika_stream *s, const troika_request *q, tr
 void troika_stream_cancel(troika_stream *s) {
   atomic_store(&s->cancelled, true);
   mailbox_nudge(&s->rt->mail);
+}
+
+void troika_stream_suspend(troika_stream *s) {
+  atomic_store(&s->suspended, true);
+  mailbox_nudge(&s->rt->mail);
+}
+
+void troika_stream_resume(troika_stream *s) {
+  atomic_store(&s->suspended, false);
+  mailbox_nudge(&s->rt->mail);
+}
+
+void troika_stream_set_class(troika_stream *s, troika_class class_) {
+  if (class_ == TROIKA_CLASS_DEFAULT || class_ > TROIKA_INHERITED) return;
+  atomic_store(&s->class_, class_);
+  mailbox_nudge(&s->rt->mail);
+}
+
+void troika_stream_describe(const troika_stream *stream, troika_stream_info *out) {
+  troika_stream *s = (troika_stream *)(uintptr_t)stream; /* its lock is no part of its value */
+  pthread_mutex_lock(&s->lock);
+  *out = s->info;
+  if (!s->current || s->ended) out->state = TROIKA_STREAM_IDLE;
+  pthread_mutex_unlock(&s->lock);
+  out->class_ = atomic_load(&s->class_);
 }
 
 /* True when a record or the end is there. */
@@ -232,6 +318,21 @@ static bool wait_for_event(troika_stream *s, int64_t timeout_ns) {
       timeout_ns = 0; /* timed out: look once more */
   }
   return true;
+}
+
+/* A reader that left while others read on has an end of its own: the request's is not there yet. */
+static void put_end(const troika_stream *s, const request *r, troika_event *event) {
+  event->prompt_tokens = r->prompt_n;
+  event->completion_tokens = s->read;
+  event->finish = TROIKA_FINISH_CANCELLED;
+  if (s->left) return;
+  event->finish = r->finish;
+  event->status = r->error.status;
+  event->error_text = r->error.text;
+  event->cached_tokens = r->cached;
+  event->completion_tokens = r->n - r->prompt_n;
+  event->timings = r->timings;
+  event->retry_after_ns = r->retry_after_ns;
 }
 
 troika_status troika_stream_next(troika_stream *s, troika_event *event, int64_t timeout_ns) {
@@ -253,13 +354,7 @@ troika_status troika_stream_next(troika_stream *s, troika_event *event, int64_t 
     emit_push(s->text, tokenizer_piece(s->rt->model->t, rec->token, false), &text);
   } else {
     s->flushed = true;
-    event->finish = s->finish;
-    event->status = s->error.status;
-    event->error_text = s->error.text;
-    event->prompt_tokens = s->prompt_tokens;
-    event->cached_tokens = s->cached_tokens;
-    event->completion_tokens = s->completion_tokens;
-    event->timings = s->timings;
+    put_end(s, r, event);
     if (emit_stop(s->text) < 0) text = emit_flush(s->text);
   }
   event->text = text.ptr ? text.ptr : "";

@@ -237,11 +237,11 @@ def check_L9_empty_prompt(s):
 
 def check_L11_keys(s):
     whole = {CHAT: {"index", "message", "logprobs", "finish_reason"}, COMPLETIONS: {"index", "text", "logprobs", "finish_reason"}}
-    head = {"id", "object", "created", "model", "choices"}
+    head = {"id", "object", "created", "model", "service_tier", "choices"}
     for path, kind in ((CHAT, "chat.completion"), (COMPLETIONS, "text_completion")):
         status, headers, answer = s.ask(path, body_for(path, max_tokens=2))
         assert status == 200 and headers["Content-Type"] == "application/json"
-        assert set(answer) == head | {"usage", "timings"} and answer["object"] == kind, answer
+        assert set(answer) == head | {"usage", "timings", "troika"} and answer["object"] == kind, answer
         assert all(set(c) == whole[path] for c in answer["choices"]), answer
         assert isinstance(answer["created"], int) and answer["model"] == "smollm2" and answer["id"] == headers["x-request-id"], answer
         assert set(answer["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
@@ -249,7 +249,7 @@ def check_L11_keys(s):
             assert set(answer["choices"][0]["message"]) == {"role", "content", "refusal"}, answer
         parts = {"index", "delta" if path == CHAT else "text", "logprobs", "finish_reason"}
         chunks = s.chunks(path, body_for(path, max_tokens=2))
-        assert all(set(c) == head for c in chunks[:-1]) and set(chunks[-1]) == head | {"timings"}, chunks
+        assert all(set(c) == head for c in chunks[:-1]) and set(chunks[-1]) == head | {"timings", "troika"}, chunks
         assert all(set(choice) == parts for c in chunks for choice in c["choices"]), chunks
 
 

@@ -35,12 +35,13 @@ CHECKS = ("not_a_server_error,status_code_conformance,content_type_conformance,r
           "negative_data_rejection,positive_data_acceptance,unsupported_method,allow_header_conformance,missing_required_header")
 EXAMPLES, SEED = 20, 4
 KEY = "sk-of-the-openapi-test"
+NO_STREAM = "stream-" + "0" * 32
 
 
 def operations():
     for path, methods in DOCUMENT["paths"].items():
         for method, operation in methods.items():
-            yield path.replace("{model}", "smollm2"), method.upper(), operation
+            yield path.replace("{model}", "smollm2").replace("{stream}", NO_STREAM), method.upper(), operation
 
 
 def resolve(value):
@@ -115,16 +116,23 @@ def check_valid():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
+def named(path):
+    return path.replace("{model}", "NAME").replace("{stream}", "NAME")
+
+
 def check_routes(s):
     message = s.ask("/nothing-is-here")[2]["error"]["message"]
     listed = set(message.split("there are ", 1)[1].split(", "))
-    described = {path.replace("{model}", "NAME") for path in DOCUMENT["paths"]}
+    described = {named(path) for path in DOCUMENT["paths"]}
     assert listed == described, listed ^ described
 
 
 def check_methods(s):
+    taken = {}
     for path, method, operation in operations():
-        allowed = {"GET": "GET, HEAD, OPTIONS", "POST": "POST, OPTIONS"}[method]
+        taken.setdefault(path, []).extend({"GET": ["GET", "HEAD"]}.get(method, [method]))
+    for path, method, operation in operations():
+        allowed = ", ".join(taken[path] + ["OPTIONS"])
         for other in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"):
             if other in allowed.split(", "):
                 continue
@@ -134,7 +142,7 @@ def check_methods(s):
                 check_answer(operation, status, headers, body)
         assert raw(s.port, plain("OPTIONS", path))[0] == 204, path
         if method == "GET":
-            assert raw(s.port, plain("HEAD", path))[0] == 200, path
+            assert raw(s.port, plain("HEAD", path))[0] == (404 if NO_STREAM in path else 200), path
 
 
 def check_answer(operation, status, headers, body):
@@ -143,7 +151,8 @@ def check_answer(operation, status, headers, body):
     for name, header in described.get("headers", {}).items():
         header = resolve(header)
         assert name.lower() in headers or not header["required"], (status, name, headers)
-        jsonschema.Draft202012Validator(header["schema"]).validate(headers[name.lower()])
+        if name.lower() in headers:
+            jsonschema.Draft202012Validator(header["schema"]).validate(headers[name.lower()])
     media = headers.get("content-type", "").split(";")[0]
     content = described.get("content", {})
     assert media in content or not content, (status, media)
@@ -161,9 +170,9 @@ def check_events(schema, text):
         conforms(json.loads(line), chunks)
 
 
-def post(port, path, body, *headers):
+def post(port, path, body, *headers, method="POST"):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return raw(port, plain("POST", path, "Content-Type: application/json", f"Content-Length: {len(data)}", *headers) + data)
+    return raw(port, plain(method, path, "Content-Type: application/json", f"Content-Length: {len(data)}", *headers) + data)
 
 
 def unchunked(headers, body):
@@ -179,8 +188,10 @@ def unchunked(headers, body):
 def check_examples(s):
     count = 0
     for path, method, operation in operations():
-        if method == "GET":
-            check_answer(operation, *raw(s.port, plain("GET", path)))
+        if method in ("GET", "DELETE"):
+            check_answer(operation, *raw(s.port, plain(method, path)))
+            continue
+        if method == "PATCH":  # of a stream: see check_streams
             continue
         for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items():
             status, headers, body = post(s.port, path, example["value"])
@@ -217,6 +228,41 @@ def check_statuses(s):
         check_answer(operation, status, headers, body)
 
 
+def open_named(s, tokens=900):
+    """A stream that runs for long, and its name."""
+    stream = s.open_stream("/v1/completions", {"prompt": "a", "stream": True, "ignore_eos": True, "max_tokens": tokens})
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += stream.recv(65536)
+    return stream, re.search(rb"x-troika-stream: (\S+)", head)[1].decode()
+
+
+def check_streams(s):
+    """A stream in each way in which it can be asked for, with the examples of PATCH, until it is cancelled and after that."""
+    path = "/v1/streams/{stream}"
+    examples = operation_at(path, "patch")["requestBody"]["content"]["application/json"]["examples"]
+    stream, name = open_named(s)
+    with stream:
+        check_answer(operation_at("/v1/streams", "get"), *raw(s.port, plain("GET", "/v1/streams")))
+        asks = [("get", lambda: raw(s.port, plain("GET", f"/v1/streams/{name}")))]
+        asks += [("patch", lambda e=e: post(s.port, f"/v1/streams/{name}", e["value"], method="PATCH")) for e in examples.values()]
+        asks += [("delete", lambda: raw(s.port, plain("DELETE", f"/v1/streams/{name}")))]
+        for method, ask in asks:
+            status, headers, answer = ask()
+            assert status == 200, (method, status, answer)
+            check_answer(operation_at(path, method), status, headers, answer)
+        for method in ("patch", "delete"):
+            status, headers, answer = post(s.port, f"/v1/streams/{name}", {"class": "reactive"}, method=method.upper())
+            assert status == 409, (method, status, answer)
+            check_answer(operation_at(path, method), status, headers, answer)
+    status, headers, answer = raw(s.port, plain("GET", f"/v1/streams/{name}"))
+    assert status == 200 and json.loads(answer)["state"] in ("ending", "cancelled"), answer
+    for wrong in ({}, {"class": "high"}, {"state": "stopped"}, {"class": None, "state": None}, [], {"class": 1}):
+        status, headers, answer = post(s.port, f"/v1/streams/{name}", wrong, method="PATCH")
+        assert status == 400, (wrong, status, answer)
+        check_answer(operation_at(path, "patch"), status, headers, answer)
+
+
 def check_origins(s):
     for origin, wanted in (("http://localhost:3000", 200), (f"http://127.0.0.1:{s.port}", 200), ("http://example.org", 200),
                            ("http://example.com", 403)):
@@ -231,7 +277,10 @@ def check_keys():
         keys.flush()
         with Server("--context", "512", "--parallel", "2", "--api-key-file", keys.name) as s:
             for path, method, operation in operations():
-                ask = post if method == "POST" else lambda port, path, body, *more: raw(port, plain("GET", path, *more))
+                def ask(port, path, body, *more, method=method):
+                    if method in ("POST", "PATCH"):
+                        return post(port, path, body, *more, method=method)
+                    return raw(port, plain(method, path, *more))
                 status, headers, body = ask(s.port, path, {}, "Authorization: Bearer sk-other")
                 if operation.get("security") == []:
                     assert status == 200, (path, status)
@@ -239,7 +288,8 @@ def check_keys():
                 assert status == 401, (path, status)
                 check_answer(operation, status, headers, body)
                 status = ask(s.port, path, {}, f"Authorization: Bearer {KEY}")[0]
-                assert status == (200 if method == "GET" else 400), (path, status)
+                wanted = 400 if method in ("POST", "PATCH") else 404 if NO_STREAM in path else 200
+                assert status == wanted, (path, status)
 
 
 def check_draining():
@@ -265,7 +315,7 @@ def check_draining():
 def check_words():
     """docs/API.md names every path, field, header, error code and option that the description has."""
     words = (ROOT / "docs/API.md").read_text()
-    names = {path.replace("{model}", "NAME") for path in DOCUMENT["paths"]} | set(DOCUMENT["components"]["headers"])
+    names = {named(path) for path in DOCUMENT["paths"]} | set(DOCUMENT["components"]["headers"])
     for part in walk(DOCUMENT["components"]):
         names |= set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
     names |= {code for code in DOCUMENT["components"]["schemas"]["Error"]["properties"]["error"]["properties"]["code"]["enum"] if code}
@@ -382,15 +432,18 @@ def check_curl_lines(s):
     text = (ROOT / "docs/API.md").read_text()
     commands = [block for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE) if block.startswith("    curl ")]
     commands = [command for block in commands for command in re.split(r"\n(?=    curl )", block.rstrip())]
-    assert len(commands) >= 7, commands
+    assert len(commands) >= 9, commands
     for command in commands:
-        command = command.strip().replace("http://127.0.0.1:8080", s.url).replace("curl ", "curl -q -sS -f --noproxy '*' ", 1)
+        stream, name = open_named(s) if "/v1/streams/NAME" in command else (None, "")
+        command = command.strip().replace("http://127.0.0.1:8080", s.url).replace("/NAME", "/" + name).replace("curl ", "curl -q -sS -f --noproxy '*' ", 1)
         done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, (command, done)
         if "data: " in done.stdout:
             assert "data: [DONE]" in done.stdout, (command, done)
         else:
             assert "error" not in json.loads(done.stdout), (command, done)
+        if stream:
+            stream.close()
 
 
 def run_schemathesis(s, examples, seed, folder):
@@ -449,8 +502,8 @@ def main():
     if sys.argv[1:2] == ["--report"]:
         sys.exit(figures(*map(int, sys.argv[2:4])))
     with Server(*OPTIONS) as s:
-        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_origins, check_ranges, check_defaults,
-                  check_limits, check_curl_lines, check_schemathesis]
+        shared = [check_served, check_routes, check_methods, check_examples, check_statuses, check_streams, check_origins, check_ranges,
+                  check_defaults, check_limits, check_curl_lines, check_schemathesis]
         run_checks([(check_valid,), (check_words,)] + [(check, s) for check in shared] + [(check_keys,), (check_draining,)])
 
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each position of a sequence has a marker: a hash of salt and all tokens up to it, and in the
- * lowest bit whether any of them was generated. It is written into the page's memory where K and V
- * would be, and read back through the tables at any later time: a page that is given to two owners,
- * shared with the wrong prefix or freed too early shows as a wrong marker. */
+/* Each position of a sequence has a marker: a hash of salt and all tokens up to it, below that a
+ * hash of which of them were generated, and in the lowest bit whether any was. It is written into
+ * the page's memory where K and V would be, and read back through the tables at any later time: a
+ * page that is given to two owners, shared with the wrong prefix or freed too early shows as a
+ * wrong marker. */
 #include "kv/support.h"
 
 #include <stdio.h>
@@ -32,7 +33,8 @@ const property_config property_configs[] = {
 const int property_configs_n = sizeof property_configs / sizeof *property_configs;
 
 typedef struct model_sequence {
-  bool open;
+  bool open, suspended;
+  bool mixed; /* attached generated tokens of others: which ones the markers do not know */
   uint32_t number, total, prompt, attached, written, extended, keep, promised;
   uint64_t salt;
   int32_t tokens[CONTEXT_MOST];
@@ -44,6 +46,7 @@ typedef struct model {
   const property_config *config;
   uint64_t random, seed;
   uint32_t step;
+  int64_t now;
   property_counts counts;
   model_sequence *sequences;
 } model;
@@ -72,7 +75,8 @@ kv *kv_open_for_test(const property_config *c) {
   kv *k = NULL;
   troika_error err;
   for (uint32_t g = 0; g < c->n_groups; g++) {
-    uint32_t all = (c->context + 31) / 32, most = (c->groups[g].window + c->ahead + 31) / 32 + 1;
+    uint32_t all = (c->context + 31) / 32,
+             most = (c->groups[g].window + 31) / 32 + (c->ahead + 62) / 32;
     uint32_t need = c->groups[g].kind == KV_FULL || all < most ? all : most;
     bytes += (uint64_t)need * c->groups[g].page_bytes * c->contexts;
   }
@@ -104,17 +108,20 @@ static uint64_t cell_any(model *m, const model_sequence *s, uint32_t position) {
   return 0;
 }
 
+enum { WHO = 24 }; /* bits that say who made the tokens */
+
 static uint64_t marker_after(const model_sequence *s, uint32_t position, bool generated) {
-  uint64_t before = position ? s->marker[position - 1] : s->salt << 1;
-  uint64_t h = hash(before >> 1, (uint64_t)(uint32_t)s->tokens[position]);
-  return h << 1 | ((before & 1) || generated);
+  uint64_t before = position ? s->marker[position - 1] : s->salt << WHO;
+  uint64_t tokens = hash(before >> WHO, (uint64_t)(uint32_t)s->tokens[position]);
+  uint64_t who = hash(before & 0xffffff, generated) >> (64 - WHO) & ~(uint64_t)1;
+  return tokens << WHO | who | ((before & 1) || generated);
 }
 
 static void read_back(model *m, const model_sequence *s, uint32_t g, uint32_t position) {
   const uint64_t *at = cell(m, s, g, position);
   if (!at) MODEL_FAIL(m, "group %u position %u has no page", g, position);
-  /* Of attached pages with generated tokens each group may have another's, with fewer of them. */
-  if ((*at ^ s->marker[position]) >> (position < s->attached && (s->marker[position] & 1)))
+  bool others = s->mixed && position < s->attached && (s->marker[position] & 1);
+  if ((*at ^ s->marker[position]) >> (others ? WHO : 0))
     MODEL_FAIL(m, "group %u position %u holds %llx, not %llx", g, position, (unsigned long long)*at,
                (unsigned long long)s->marker[position]);
 }
@@ -148,30 +155,41 @@ static void invent_tokens(model *m, model_sequence *s) {
 }
 
 static uint32_t window_most(const model *m, uint32_t g) {
-  return (m->config->groups[g].window + m->config->ahead + 31) / 32 + 1;
+  return (m->config->groups[g].window + 31) / 32 + (m->config->ahead + 62) / 32;
 }
 
-static void model_promise(model *m, model_sequence *s) {
+/* For `tokens`; again with more to raise it. */
+static bool model_promise(model *m, model_sequence *s, uint32_t tokens) {
   uint32_t need[KV_GROUPS_MAX];
   kv_pool_stats stats;
   bool fits = true;
-  kv_need(m->k, s->total, need);
+  uint32_t already[KV_GROUPS_MAX];
+  kv_need(m->k, tokens, need);
+  kv_need(m->k, s->promised, already);
   for (uint32_t g = 0; g < m->config->n_groups; g++) {
-    uint32_t held = 0, all = (s->total + 31) / 32;
+    uint32_t held = 0, all = (tokens + 31) / 32;
     bool full = m->config->groups[g].kind == KV_FULL;
     if (need[g] != (full || all < window_most(m, g) ? all : window_most(m, g)))
-      MODEL_FAIL(m, "need of %u tokens in group %u is %u", s->total, g, need[g]);
+      MODEL_FAIL(m, "need of %u tokens in group %u is %u", tokens, g, need[g]);
     const uint32_t *pages = kv_sequence_pages(m->k, s->number, g);
     for (uint32_t i = 0; i < (m->config->context + 31) / 32; i++) held += pages[i] != KV_NO_PAGE;
+    if (held < already[g]) held = already[g];
     kv_stats(m->k, g, &stats);
     fits = fits && (need[g] <= held || need[g] - held <= stats.promisable);
   }
-  troika_status status = kv_sequence_promise(m->k, s->number, s->total);
+  troika_status status = kv_sequence_promise(m->k, s->number, tokens);
   if (status != (fits ? TROIKA_OK : TROIKA_BUSY)) MODEL_FAIL(m, "promise: %d", status);
-  if (fits)
-    s->promised = s->total, m->counts.promises++;
-  else
-    m->counts.busy++;
+  if (!fits) return m->counts.busy++, false;
+  m->counts.raised += s->promised && tokens > s->promised;
+  if (tokens > s->promised) s->promised = tokens;
+  m->counts.promises++;
+  return true;
+}
+
+/* Some of what it will need: at least all that it has. */
+static uint32_t some(model *m, const model_sequence *s) {
+  uint32_t least = s->prompt > s->written ? s->prompt : s->written;
+  return roll(m, 2) ? s->total : least + roll(m, s->total - least + 1);
 }
 
 static void model_attach(model *m, model_sequence *s) {
@@ -189,21 +207,32 @@ static void model_attach(model *m, model_sequence *s) {
     for (uint32_t g = 0; g < m->config->n_groups; g++) {
       const uint64_t *at = i >= visible_from(m, s, g) ? cell(m, s, g, i) : NULL;
       if (!at) continue;
-      if (found != UINT64_MAX && (*at ^ found) > 1) MODEL_FAIL(m, "groups differ at %u", i);
+      if (found != UINT64_MAX && (*at ^ found) >> WHO) MODEL_FAIL(m, "groups differ at %u", i);
       if (found != UINT64_MAX && *at != found && exact)
         MODEL_FAIL(m, "exact groups differ at %u", i);
       found = *at;
       generated = generated || (found & 1);
     }
     s->marker[i] = marker_after(s, i, generated);
-    if (found != UINT64_MAX && (found ^ s->marker[i]) > 1)
+    if (found != UINT64_MAX && (found ^ s->marker[i]) >> (exact ? 0 : WHO))
       MODEL_FAIL(m, "attached position %u is wrong", i);
   }
   if (got && generated != (cell_any(m, s, got - 1) & 1))
     MODEL_FAIL(m, "the last position is not generated");
   if (generated && exact) MODEL_FAIL(m, "an exact match holds generated tokens");
   m->counts.generated_attached += generated;
+  s->mixed = generated;
   read_some(m, s, 4);
+}
+
+/* Where the prompt leaves the cache, against the match. */
+static void model_diverge(model *m, const model_sequence *s) {
+  kv_ref ref;
+  uint32_t whole, agreed = kv_diverged(m->k, s->salt, s->tokens, s->prompt, &whole);
+  uint32_t n = kv_match(m->k, s->salt, s->tokens, s->prompt, false, &ref);
+  if (agreed > s->prompt || whole > agreed || whole < n || whole % 32 ||
+      (whole - n) > (whole == s->prompt ? s->prompt : 0))
+    MODEL_FAIL(m, "%u agree, %u in whole pages, %u match", agreed, whole, n);
 }
 
 static void model_open(model *m, model_sequence *s) {
@@ -211,22 +240,55 @@ static void model_open(model *m, model_sequence *s) {
   if (status) MODEL_FAIL(m, "open: %d", status);
   s->open = true;
   s->attached = s->written = s->extended = s->keep = s->promised = 0;
+  s->mixed = s->suspended = false;
   s->salt = roll(m, SALTS);
   s->prompt = 1 + roll(m, (m->config->context - 1) >> roll(m, 3));
   s->total = s->prompt + roll(m, (m->config->context - s->prompt + 1) >> roll(m, 2));
   invent_tokens(m, s);
   uint32_t when = roll(m, 5); /* promise first, promise later, or never */
-  if (when < 3) model_promise(m, s);
+  if (roll(m, 16) == 0) model_diverge(m, s);
+  if (when < 3) model_promise(m, s, some(m, s));
   if (when < 3 && !s->promised) { /* as the runtime does: not admitted */
     kv_sequence_close(m->k, s->number);
     s->open = false;
     return;
   }
   if (roll(m, 8)) model_attach(m, s);
-  if (when == 3) model_promise(m, s);
+  if (when == 3) model_promise(m, s, some(m, s));
+}
+
+static void model_hint(model *m, const model_sequence *s) {
+  kv_claim_hint hint = {
+      .w = roll(m, 2) ? 4 : 1,
+      .p = roll(m, 2) ? 100 + roll(m, 900) : 500,
+      .cost_ns_per_token = roll(m, 4) ? 300000 : roll(m, 1u << 30),
+      .depth_ns = roll(m, 2) ? 200000 : 0,
+      .next_use_ns = roll(m, 3) ? m->now + 1000000 * (int64_t)roll(m, 100000) : INT64_MAX};
+  kv_hint(m->k, s->number, &hint);
+  m->counts.hints++;
+}
+
+/* What closing it would give back, counted over the tables of all. */
+static void model_holds(model *m, const model_sequence *s) {
+  uint32_t out[KV_GROUPS_MAX], pages = (m->config->context + 31) / 32;
+  kv_sequence_holds(m->k, s->number, out);
+  for (uint32_t g = 0; g < m->config->n_groups; g++) {
+    uint32_t alone = 0;
+    const uint32_t *own = kv_sequence_pages(m->k, s->number, g);
+    for (uint32_t i = 0; i < pages; i++) {
+      bool shared = own[i] == KV_NO_PAGE;
+      for (uint32_t o = 0; o < m->config->sequences && !shared; o++)
+        shared = m->sequences[o].open && &m->sequences[o] != s &&
+                 kv_sequence_pages(m->k, m->sequences[o].number, g)[i] == own[i];
+      alone += !shared;
+    }
+    if (alone != out[g]) MODEL_FAIL(m, "group %u: holds %u pages alone, not %u", g, alone, out[g]);
+  }
 }
 
 static void model_close(model *m, model_sequence *s) {
+  if (roll(m, 2)) model_hint(m, s);
+  if (roll(m, 4) == 0) model_holds(m, s);
   kv_sequence_close(m->k, s->number);
   s->open = false;
 }
@@ -235,12 +297,53 @@ static void model_publish(model *m, model_sequence *s) {
   kv_publish(m->k, s->number, s->salt, s->tokens, s->written, s->prompt);
 }
 
+/* Out of its pages, to be taken up again where it was. */
+static void model_suspend(model *m, model_sequence *s) {
+  model_publish(m, s);
+  model_close(m, s);
+  s->suspended = true;
+  m->counts.suspended++;
+}
+
+static void model_resume(model *m, model_sequence *s) {
+  kv_ref ref;
+  uint32_t was = s->written, n = was + 1 < m->config->context ? was + 1 : m->config->context;
+  troika_status status = kv_sequence_open(m->k, &s->number);
+  if (status) MODEL_FAIL(m, "open: %d", status);
+  s->promised = s->attached = s->written = s->keep = 0; /* nothing is held to be counted */
+  if (!model_promise(m, s, was > s->prompt ? was : s->prompt)) {
+    s->written = was;
+    kv_sequence_close(m->k, s->number);
+    return;
+  }
+  uint32_t found = kv_match_own(m->k, s->salt, s->tokens, n, s->prompt, &ref);
+  uint32_t got = kv_attach(m->k, s->number, s->salt, s->tokens, &ref);
+  if (got != found || got > was) MODEL_FAIL(m, "%u of %u found, %u attached", found, was, got);
+  s->open = true;
+  s->suspended = false;
+  s->attached = s->written = s->extended = s->keep = got;
+  if (s->mixed) /* not the bits that it had: those were another's */
+    for (uint32_t i = 0; i < got; i++) s->marker[i] = marker_after(s, i, i >= s->prompt);
+  s->mixed = false;
+  m->counts.resumed++;
+  m->counts.resumed_whole += got == was / 32 * 32;
+  m->counts.resumed_generated += got > s->prompt;
+  read_some(m, s, 4);
+}
+
 static void model_advance(model *m, model_sequence *s) {
   kv_pool_stats before[KV_GROUPS_MAX], after;
   uint32_t rows = s->keep + m->config->ahead - s->written;
   if (rows > s->total - s->written) rows = s->total - s->written;
   uint32_t end = s->written + roll(m, rows + 1);
   bool evicts = false;
+  if (s->promised && end > s->promised && !model_promise(m, s, end + roll(m, s->total - end + 1))) {
+    if (roll(m, 2)) {
+      model_suspend(m, s);
+      return;
+    }
+    end = s->promised > s->written ? s->promised : s->written;
+  }
   for (uint32_t g = 0; g < m->config->n_groups; g++) kv_stats(m->k, g, &before[g]);
   troika_status status = kv_sequence_extend(m->k, s->number, s->written, end);
   if (status && (status != TROIKA_NO_MEMORY || s->promised)) MODEL_FAIL(m, "extend: %d", status);
@@ -279,8 +382,14 @@ static void model_advance(model *m, model_sequence *s) {
 static void model_step(model *m) {
   model_sequence *s = &m->sequences[roll(m, m->config->sequences)];
   uint32_t what = roll(m, 16);
-  if (!s->open) {
+  m->now += roll(m, 8) ? 0 : 1000000 * (int64_t)roll(m, 4000);
+  kv_clock(m->k, m->now);
+  if (!s->open && s->suspended) {
+    model_resume(m, s);
+  } else if (!s->open) {
     model_open(m, s);
+  } else if (what == 1) {
+    roll(m, 4) ? model_hint(m, s) : model_suspend(m, s);
   } else if (what == 0 || (s->written == s->total && what < 8)) {
     if (roll(m, 4)) model_publish(m, s);
     model_close(m, s);

@@ -152,6 +152,70 @@ static void salts_do_not_share(void **state) {
   kv_destroy(&k);
 }
 
+static uint32_t diverged(const kv *k, uint64_t salt, const int32_t *tokens, uint32_t n,
+                         uint32_t expect_whole) {
+  uint32_t whole = 1, agreed = kv_diverged(k, salt, tokens, n, &whole);
+  assert_int_equal(whole, expect_whole);
+  return agreed;
+}
+
+/* What one salt does shows to no other: not in a match, not in where a prompt diverges, not in a
+ * first page, not in the counters of hits. (What is evicted for whom is the pool's, and so common.)
+ */
+static void nothing_shows_across_salts(void **state) {
+  (void)state;
+  kv *k = open_kv(64, 64, 512);
+  kv_total_stats before, after;
+  kv_ref ref;
+  for (uint64_t salt = 0; salt < 300; salt++) /* more than there are lists of first pages */
+    if (salt != 42) kv_sequence_close(k, compute(k, opened(k), tokens_a, 0, 96, true, salt, 70));
+  kv_totals(k, &before);
+  for (uint32_t n = 0; n <= 200; n++) {
+    for (int exact = 0; exact < 2; exact++) assert_int_equal(matched(k, 42, tokens_a, n, exact), 0);
+    assert_int_equal(kv_match_own(k, 42, tokens_a, n, 70, &ref), 0);
+    assert_int_equal(diverged(k, 42, tokens_a, n, 0), 0);
+  }
+  for (uint64_t salt = 1000; salt < 1300; salt++) /* some share a list with one that is there */
+    assert_int_equal(diverged(k, salt, tokens_a, 200, 0), 0);
+  uint32_t s = opened(k);
+  for (uint64_t salt = 0; salt < 300; salt++) {
+    kv_match(k, salt, tokens_a, 200, false, &ref);
+    assert_int_equal(kv_attach(k, s, 42, tokens_a, &ref), 0);
+  }
+  kv_totals(k, &after);
+  assert_memory_equal(&before, &after, sizeof before);
+  compute(k, s, tokens_a, 0, 64, true, 42, N); /* the same tokens: pages of its own */
+  kv_totals(k, &after);
+  assert_true(after.nodes == before.nodes + 2 || after.evictions > before.evictions);
+  assert_int_equal(diverged(k, 42, tokens_a, 200, 64), 64);
+  kv_destroy(&k);
+}
+
+static void where_a_prompt_diverges(void **state) {
+  (void)state;
+  static int32_t other[N];
+  kv *k = open_kv(0, 8, 1024);
+  memcpy(other, tokens_a, sizeof other);
+  other[517] = -5;
+  assert_int_equal(diverged(k, 0, tokens_a, 600, 0), 0);
+  kv_sequence_close(k, compute(k, opened(k), tokens_a, 0, 600, true, 0, 600));
+  assert_int_equal(diverged(k, 0, other, 600, 512), 517);
+  assert_int_equal(diverged(k, 0, tokens_a, 600, 576), 576); /* 24 more were no whole page */
+  assert_int_equal(diverged(k, 0, other, 514, 512), 514);    /* no more tokens than it has */
+  assert_int_equal(diverged(k, 0, other, 20, 0), 20);
+  assert_int_equal(diverged(k, 0, other, 0, 0), 0);
+  assert_int_equal(diverged(k, 0, tokens_b, 600, 0), 0);
+  other[3] = -5;
+  assert_int_equal(diverged(k, 0, other, 600, 0), 3);
+  other[3] = tokens_a[3];
+  /* A path that holds generated tokens counts as well; whichever goes farther. */
+  kv_sequence_close(k, compute(k, opened(k), other, 0, 640, true, 0, 100));
+  assert_int_equal(diverged(k, 0, other, 700, 640), 640);
+  other[630] = -6;
+  assert_int_equal(diverged(k, 0, other, 700, 608), 630);
+  kv_destroy(&k);
+}
+
 static void generated_tokens_are_not_exact(void **state) {
   (void)state;
   kv *k = open_kv(0, 4, 512);
@@ -261,6 +325,270 @@ static void promises_are_kept(void **state) {
   kv_destroy(&k);
 }
 
+/* A request begins with a promise for its prompt and a little, and raises it as it goes. */
+static void a_promise_is_raised(void **state) {
+  (void)state;
+  kv *k = open_kv(64, 1, 1024); /* 32 pages, 4 of the window */
+  uint32_t a = opened(k), b = opened(k);
+  assert_int_equal(kv_sequence_promise(k, a, 10 * 32), TROIKA_OK);
+  assert_int_equal(stats_of(k, 0).promisable, 22);
+  assert_int_equal(stats_of(k, 1).promisable, 0);
+  assert_int_equal(kv_sequence_promise(k, b, 1), TROIKA_BUSY); /* a window has all that there are */
+  compute(k, a, tokens_a, 0, 10 * 32, true, 0, N);
+  assert_int_equal(kv_sequence_promise(k, a, 11 * 32), TROIKA_OK);
+  assert_int_equal(kv_sequence_promise(k, a, 5 * 32), TROIKA_OK); /* nothing is given back */
+  assert_int_equal(stats_of(k, 0).promisable, 21);
+  assert_int_equal(kv_sequence_extend(k, a, 10 * 32, 11 * 32), TROIKA_OK);
+  kv_sequence_close(k, a);
+  kv_destroy(&k);
+  k = open_kv(0, 1, 1024);
+  a = opened(k), b = opened(k);
+  assert_int_equal(kv_sequence_promise(k, a, 10 * 32), TROIKA_OK);
+  assert_int_equal(kv_sequence_promise(k, b, 20 * 32), TROIKA_OK);
+  assert_int_equal(kv_sequence_promise(k, a, 12 * 32 + 1), TROIKA_BUSY); /* 2 are left */
+  assert_int_equal(stats_of(k, 0).promisable, 2);
+  assert_int_equal(kv_sequence_promise(k, a, 1025), TROIKA_LIMIT);
+  assert_int_equal(kv_sequence_promise(k, a, 12 * 32), TROIKA_OK);
+  assert_int_equal(kv_sequence_promise(k, b, 20 * 32 + 1), TROIKA_BUSY);
+  compute(k, a, tokens_a, 0, 12 * 32, false, 0, N); /* both have what they were promised */
+  compute(k, b, tokens_b, 0, 20 * 32, false, 0, N);
+  assert_int_equal(stats_of(k, 0).free, 0);
+  kv_sequence_close(k, a);
+  assert_int_equal(kv_sequence_promise(k, b, 32 * 32), TROIKA_OK);
+  kv_destroy(&k);
+}
+
+static void what_closing_would_give_back(void **state) {
+  (void)state;
+  kv *k = open_kv(64, 4, 1024);
+  uint32_t holds[KV_GROUPS_MAX], a = compute(k, opened(k), tokens_a, 0, 200, true, 0, N);
+  kv_sequence_holds(k, a, holds);
+  assert_int_equal(holds[0], 7);
+  assert_int_equal(holds[1], 3); /* rows from 192 on see [128, ...) */
+  assert_int_equal(holds[2], 0);
+  kv_ref ref;
+  uint32_t b = opened(k);
+  kv_match(k, 0, tokens_a, 161, true, &ref);
+  assert_int_equal(kv_attach(k, b, 0, tokens_a, &ref), 160);
+  kv_sequence_holds(k, a, holds);
+  assert_int_equal(holds[0], 2);
+  assert_int_equal(holds[1], 2); /* page 4 is b's too */
+  kv_sequence_holds(k, b, holds);
+  assert_int_equal(holds[0], 0);
+  assert_int_equal(holds[1], 1); /* page 3, which slid out of a's window */
+  kv_total_stats t;
+  kv_totals(k, &t);
+  assert_int_equal(t.hits, 1);
+  assert_int_equal(t.hit_tokens, 160);
+  assert_int_equal(t.hit_pages, 5 + 2);
+  assert_int_equal(t.nodes, 6);
+  assert_int_equal(t.evictions, 0);
+  assert_int_equal(t.table_bytes, 8 * 2 * 32 * 4);
+  assert_true(t.node_bytes > 6 * 128 && t.node_bytes <= t.node_bytes_max);
+  assert_true(t.page_entry_bytes && t.bucket_bytes);
+  kv_destroy(&k);
+}
+
+/* Suspended after any number of tokens, it goes on from its last whole page: with a window too,
+ * whose pages in front of the last whole page's end are kept for this. */
+static void a_suspended_one_goes_on(void **state) {
+  (void)state;
+  static const uint32_t windows[] = {0, 1, 31, 32, 33, 64, 100};
+  for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+    for (uint32_t at = 1; at <= 300; at++) {
+      property_config c = {
+          .groups = {{KV_FULL, 32, 0, 1, PAGE}, {KV_WINDOW, 32, windows[w], 1, PAGE}},
+          .n_groups = windows[w] ? 2 : 1,
+          .sequences = 2,
+          .context = 512,
+          .ahead = 32,
+          .contexts = 2};
+      kv *k = kv_open_for_test(&c);
+      uint32_t s = opened(k), prompt = 1 + at * 7 % 61;
+      assert_int_equal(kv_sequence_promise(k, s, at), TROIKA_OK);
+      compute(k, s, tokens_a, 0, at, true, 3, prompt);
+      for (uint64_t other = 4; other < 8; other++) /* takes what it let go of on the way */
+        kv_sequence_close(k, compute(k, opened(k), tokens_b, 0, 160, true, other, N));
+      kv_sequence_close(k, s);
+      kv_ref ref;
+      s = opened(k);
+      assert_int_equal(kv_sequence_promise(k, s, 512), TROIKA_OK);
+      uint32_t found = kv_match_own(k, 3, tokens_a, at + 1, prompt, &ref);
+      if (found != at / 32 * 32) fail_msg("window %u: %u of %u found", windows[w], found, at);
+      assert_int_equal(kv_attach(k, s, 3, tokens_a, &ref), found);
+      compute(k, s, tokens_a, found, 512, true, 3, prompt);
+      kv_assert_sound(k, "went on");
+      kv_destroy(&k);
+    }
+}
+
+/* Its own bits: not pages with the same tokens of which others were generated. */
+static void only_its_own_generated_tokens(void **state) {
+  (void)state;
+  kv *k = open_kv(0, 8, 512);
+  kv_ref ref;
+  kv_sequence_close(k, compute(k, opened(k), tokens_a, 0, 256, true, 0, 70));
+  assert_int_equal(kv_match_own(k, 0, tokens_a, 300, 70, &ref), 256);
+  assert_int_equal(kv_match_own(k, 0, tokens_a, 300, 71, &ref), 64);
+  assert_int_equal(kv_match_own(k, 0, tokens_a, 300, 96, &ref), 64);
+  kv_sequence_close(k, compute(k, opened(k), tokens_a, 0, 256, true, 0, 256)); /* all sent */
+  assert_int_equal(kv_match_own(k, 0, tokens_a, 300, 100, &ref), 96);
+  assert_int_equal(kv_match_own(k, 0, tokens_a, 300, 70, &ref), 256);
+  uint32_t s = opened(k), t = opened(k);
+  assert_int_equal(kv_attach(k, s, 0, tokens_a, &ref), 256);
+  assert_int_equal(kv_match(k, 0, tokens_a, 300, true, &ref), 256);
+  assert_int_equal(kv_attach(k, t, 0, tokens_a, &ref), 256);
+  const uint32_t *p = kv_sequence_pages(k, s, 0), *q = kv_sequence_pages(k, t, 0);
+  for (int i = 0; i < 8; i++) assert_int_equal(p[i] == q[i], i < 2);
+  kv_destroy(&k);
+}
+
+/* --- the price, in numbers --- */
+
+enum { SECOND = 1000000000 };
+
+/* Computes `pages` pages under a salt and closes with a hint. */
+static void leave(kv *k, uint64_t salt, uint32_t pages, kv_claim_hint hint) {
+  uint32_t s = compute(k, opened(k), tokens_a, 0, pages * 32, true, salt, N);
+  kv_hint(k, s, &hint);
+  kv_sequence_close(k, s);
+}
+
+/* How many pages are left of salts 1 and 2 once `taken` pages were needed by somebody else. */
+static void take(kv *k, uint32_t taken, uint32_t left_1, uint32_t left_2) {
+  uint32_t s = opened(k);
+  assert_int_equal(kv_sequence_extend(k, s, 0, taken * 32), TROIKA_OK);
+  assert_int_equal(matched(k, 1, tokens_a, N, true), left_1 * 32);
+  assert_int_equal(matched(k, 2, tokens_a, N, true), left_2 * 32);
+  kv_sequence_close(k, s);
+  kv_assert_sound(k, "taken");
+}
+
+static void the_price_decides(void **state) {
+  (void)state;
+  static const struct {
+    const char *what;
+    kv_claim_hint first, second; /* the first is the older one by 3 s */
+    int64_t wait_s;
+    uint32_t left_1, left_2; /* of 16 pages each, after 8 were taken */
+  } cases[] = {
+      {"equal: the older one",
+       {1, 500, 1000, 0, INT64_MAX},
+       {1, 500, 1000, 0, INT64_MAX},
+       1,
+       8,
+       16},
+      {"weight 4", {4, 500, 1000, 0, INT64_MAX}, {1, 500, 1000, 0, INT64_MAX}, 1, 16, 8},
+      /* 4 / (100 + 1 + 3) against 1 / (100 + 1): ever more alike, but not the other way round */
+      {"weight 4, much later",
+       {4, 500, 1000, 0, INT64_MAX},
+       {1, 500, 1000, 0, INT64_MAX},
+       100,
+       16,
+       8},
+      {"chance", {1, 800, 1000, 0, INT64_MAX}, {1, 100, 1000, 0, INT64_MAX}, 1, 16, 8},
+      {"cost", {1, 500, 9000, 0, INT64_MAX}, {1, 500, 1000, 0, INT64_MAX}, 1, 16, 8},
+      {"expected in 5 s, in 60 s", {1, 500, 1000, 0, 8}, {1, 500, 1000, 0, 63}, 1, 16, 8},
+      {"expected in 60 s, in 5 s", {1, 500, 1000, 0, 63}, {1, 500, 1000, 0, 8}, 1, 8, 16},
+      {"expected in 60 s, used 4 s ago",
+       {1, 500, 1000, 0, INT64_MAX},
+       {1, 500, 1000, 0, 60},
+       1,
+       16,
+       8},
+      {"expected 40 s ago, used 50 s ago",
+       {1, 500, 1000, 0, 13},
+       {1, 500, 1000, 0, INT64_MAX},
+       50,
+       16,
+       8},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    kv *k = open_kv(0, 1, 1024); /* 32 pages */
+    kv_claim_hint a = cases[i].first, b = cases[i].second;
+    if (a.next_use_ns != INT64_MAX) a.next_use_ns *= SECOND;
+    if (b.next_use_ns != INT64_MAX) b.next_use_ns *= SECOND;
+    print_message("%s\n", cases[i].what);
+    leave(k, 1, 16, a);
+    kv_clock(k, INT64_C(3) * SECOND);
+    leave(k, 2, 16, b);
+    kv_clock(k, (3 + cases[i].wait_s) * SECOND);
+    kv_clock(k, 0); /* goes not back */
+    take(k, 8, cases[i].left_1, cases[i].left_2);
+    kv_destroy(&k);
+  }
+}
+
+/* A shared beginning stays while anything that follows it does, whatever it is worth by itself. */
+static void a_prefix_stays_as_long_as_its_suffixes(void **state) {
+  (void)state;
+  kv *k = open_kv(0, 1, 1024);
+  kv_ref ref;
+  leave(k, 1, 4, (kv_claim_hint){1, 100, 1, 0, INT64_MAX}); /* nearly worthless */
+  uint32_t s = opened(k);
+  kv_match(k, 1, tokens_a, N, true, &ref);
+  assert_int_equal(kv_attach(k, s, 1, tokens_a, &ref), 4 * 32);
+  compute(k, s, tokens_a, 4 * 32, 16 * 32, true, 1, N);
+  kv_hint(k, s, &(kv_claim_hint){4, 1000, 1000000, 0, 5 * (int64_t)SECOND});
+  kv_sequence_close(k, s);
+  leave(k, 2, 16, (kv_claim_hint){1, 500, 1000, 0, INT64_MAX});
+  take(k, 12, 16, 4);
+  take(k, 20, 12, 0);
+  kv_destroy(&k);
+}
+
+/* Deeper is dearer if the hint says so: then another's end goes first, though it is younger. */
+static void depth_has_its_price(void **state) {
+  (void)state;
+  for (uint32_t depth_ns = 0; depth_ns <= 4000; depth_ns += 4000) {
+    kv *k = open_kv(0, 1, 1024);
+    leave(k, 1, 24, (kv_claim_hint){1, 500, 1000, depth_ns, INT64_MAX});
+    leave(k, 2, 8, (kv_claim_hint){1, 500, 1000, depth_ns, INT64_MAX});
+    take(k, 4, depth_ns ? 24 : 20, depth_ns ? 4 : 8);
+    kv_destroy(&k);
+  }
+}
+
+/* The best of two who held it together counts; attached again later, it is worth what that one
+ * says. */
+static void claims_are_joined_and_end(void **state) {
+  (void)state;
+  kv *k = open_kv(0, 1, 1024);
+  const kv_claim_hint high = {4, 800, 1000, 0, INT64_MAX}, low = {1, 100, 1000, 0, INT64_MAX};
+  kv_ref ref;
+  uint32_t a = compute(k, opened(k), tokens_a, 0, 16 * 32, true, 1, N), b = opened(k);
+  kv_match(k, 1, tokens_a, N, true, &ref);
+  kv_attach(k, b, 1, tokens_a, &ref);
+  kv_hint(k, a, &high);
+  kv_sequence_close(k, a);
+  kv_hint(k, b, &low);
+  kv_sequence_close(k, b);
+  leave(k, 2, 16, (kv_claim_hint){1, 500, 1000, 0, INT64_MAX});
+  take(k, 4, 16, 12);
+  b = opened(k);
+  kv_match(k, 1, tokens_a, N, true, &ref);
+  kv_attach(k, b, 1, tokens_a, &ref);
+  kv_hint(k, b, &low);
+  kv_sequence_close(k, b);
+  take(k, 8, 12, 12);
+  kv_destroy(&k);
+}
+
+/* One whose pages were published by another first claims those: its own are not kept. */
+static void a_claim_on_the_twin(void **state) {
+  (void)state;
+  kv *k = open_kv(0, 1, 1024);
+  uint32_t a = compute(k, opened(k), tokens_a, 0, 8 * 32, true, 1, N);
+  uint32_t b = compute(k, opened(k), tokens_a, 0, 8 * 32, true, 1, N);
+  kv_sequence_close(k, a);
+  kv_hint(k, b, &(kv_claim_hint){4, 800, 1000000, 0, INT64_MAX});
+  kv_sequence_close(k, b);
+  assert_int_equal(stats_of(k, 0).cached, 8);
+  leave(k, 2, 16, (kv_claim_hint){1, 500, 1000000, 0, INT64_MAX});
+  take(k, 16, 8, 8);
+  kv_destroy(&k);
+}
+
 /* What nobody promised for must not take cached pages out of what others were promised. */
 static void attaching_does_not_break_promises(void **state) {
   (void)state;
@@ -360,10 +688,21 @@ int main(void) {
       cmocka_unit_test(sequences_run_out),
       cmocka_unit_test(a_match_leaves_one_token),
       cmocka_unit_test(salts_do_not_share),
+      cmocka_unit_test(nothing_shows_across_salts),
+      cmocka_unit_test(where_a_prompt_diverges),
       cmocka_unit_test(generated_tokens_are_not_exact),
       cmocka_unit_test(a_window_must_be_covered),
       cmocka_unit_test(a_window_holds_no_more_than_it_needs),
       cmocka_unit_test(promises_are_kept),
+      cmocka_unit_test(a_promise_is_raised),
+      cmocka_unit_test(what_closing_would_give_back),
+      cmocka_unit_test(a_suspended_one_goes_on),
+      cmocka_unit_test(only_its_own_generated_tokens),
+      cmocka_unit_test(the_price_decides),
+      cmocka_unit_test(a_prefix_stays_as_long_as_its_suffixes),
+      cmocka_unit_test(depth_has_its_price),
+      cmocka_unit_test(claims_are_joined_and_end),
+      cmocka_unit_test(a_claim_on_the_twin),
       cmocka_unit_test(attaching_does_not_break_promises),
       cmocka_unit_test(the_oldest_suffix_goes_first),
       cmocka_unit_test(the_same_prefix_twice),

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""bench/stall.py (make bench-stall) - an answer streams to a person and a prompt of 8,000 tokens arrives: how long does the answer stop?
+
+Once the long prompt is background (proactive), once another person's (reactive); a llama.cpp server knows no such difference and has one
+row. The gap is the longest time between two emissions of the streaming answer from the arrival of the long prompt to its first token, or
+to the end of the answer. It is set against the same answer's own time per token before the arrival.
+"""
+import contextlib
+import itertools
+import sys
+import time
+
+import common
+import servers
+import stats
+
+STREAM_IN, BIG_OUT, BEFORE_S = 64, 16, 1.5
+PARALLEL, CONTEXT = 2, 8192
+LIMIT_S = 300
+
+
+def once(load, kind, big_in, stream_out):
+    """One trial: (TPOT before in ms, gap in ms, seconds of the answer that overlapped the long prompt, its TTFT in ms)."""
+    stream = load.post("reactive", STREAM_IN, stream_out)
+    begun = stream.begun
+    if not load.loop.run(lambda: stream.done or stream.pieces and time.perf_counter() > begun + BEFORE_S and len(stream.pieces) > 20,
+                         begun + LIMIT_S):
+        raise servers.ServerError(f"{load.server.label} streamed nothing in {LIMIT_S} s")
+    big = load.post(kind, big_in, BIG_OUT)
+    load.loop.run(lambda: big.done, big.begun + LIMIT_S)
+    load.take()
+    for call in (stream, big):
+        answer = call.answer()
+        if not answer.ok and not call.stopped:
+            raise servers.ServerError(f"{load.server.label}: {answer.error}")
+    if not big.done or big.stopped:
+        raise servers.ServerError(f"{load.server.label} did not answer the prompt of {big_in} tokens in {LIMIT_S} s")
+    times = stream.token_times()
+    marks = [when for when, _ in itertools.groupby(times)]
+    first = big.token_times()[0]
+    before = [when for when in times if when < big.begun]
+    gaps = [b - a for a, b in itertools.pairwise(marks) if b > big.begun and a < first]
+    if len(before) < 8 or not gaps:
+        raise servers.ServerError(f"{load.server.label}: the answer of {stream_out} tokens had ended when the prompt came; "
+                                  "a longer one is needed: --stream")
+    return (1000 * (before[-1] - before[0]) / (len(before) - 1), 1000 * max(gaps), min(marks[-1], first) - big.begun,
+            1000 * (first - big.begun))
+
+
+def rows(figures, name, kind, trials, bound):
+    """trials: of one engine and class."""
+    tpot, gaps = stats.median(t[0] for t in trials), [t[1] for t in trials]
+    head = f"{name}, {kind}: "
+    wanted = f"<= {2 * tpot + bound:.3f}" if bound is not None else ""
+    figures.figure(head + "time per token before, ms", tpot, spread=stats.spread([t[0] for t in trials]))
+    figures.figure(head + "largest gap, median of trials, ms" + (" (2 x TPOT + bound)" if wanted else ""), stats.median(gaps), wanted,
+                   stats.spread(gaps))
+    figures.figure(head + "largest gap of all trials, ms", max(gaps))
+    figures.figure(head + "answer and long prompt overlapped, least, s", min(t[2] for t in trials))
+    figures.figure(head + "TTFT of the long prompt, ms", stats.median(t[3] for t in trials), spread=stats.spread([t[3] for t in trials]))
+
+
+def main():
+    parser = common.parser_of(__doc__, models=["smollm2"], peers=True, seconds="without effect here")
+    parser.add_argument("--trials", type=common.positive, help="of each case (default: 7; --quick: 1)")
+    parser.add_argument("--prompt", type=common.positive, help="tokens of the long prompt (default: 8000; --quick: 4000)")
+    parser.add_argument("--stream", type=common.positive, default=4000, help="tokens of the streaming answer, at most (default: %(default)s)")
+    options = parser.parse_args()
+    trials = options.trials or (1 if options.quick else 7)
+    big_in = options.prompt or (4000 if options.quick else 8000)
+    if big_in + BIG_OUT > CONTEXT or options.stream + STREAM_IN > CONTEXT:
+        parser.error(f"a prompt has at most {CONTEXT - BIG_OUT} tokens here and an answer {CONTEXT - STREAM_IN}")
+    figures = common.Figures("bench-stall")
+    for label, path in map(common.model_of, options.model or ["smollm2"]):
+        arguments = (path, options.threads, PARALLEL, CONTEXT)
+        engines = [servers.Troika(*arguments), *common.peers_of(options, *arguments)]
+        cases = [(0, "proactive"), (0, "reactive")] + [(i, "any class") for i in range(1, len(engines))]
+        cost = {"any class": big_in / 150}
+        progress = common.Progress(trials * sum(cost.get(kind, big_in / 800) for _, kind in cases))
+        progress.say(f"{label}: {trials} trials of {len(cases)} cases, prompt of {big_in} tokens")
+        with contextlib.ExitStack() as stack:
+            loads = [stack.enter_context(common.Load(stack.enter_context(engine), options.seed)) for engine in engines]
+            seen = {case: [] for case in cases}
+            for number in range(trials):
+                for case in cases:
+                    index, kind = case
+                    trial = once(loads[index], "proactive" if kind == "any class" else kind, big_in, options.stream)
+                    seen[case].append(trial)
+                    figures.sample(model=label, engine=engines[index].label, kind=kind, tpot_ms=trial[0], gap_ms=trial[1],
+                                   overlap_s=trial[2], ttft_ms=trial[3])
+                    progress.say(f"{engines[index].label}, {kind}: {trial[0]:.1f} ms a token before, largest gap {trial[1]:.1f} ms",
+                                 cost.get(kind, big_in / 800))
+            bound = engines[0].bound_ms()
+            common.grid(f"{label}: an answer streams, a prompt of {big_in} tokens arrives",
+                        ["ms", "per token before", "largest gap, median", "worst", "TTFT of the prompt"],
+                        [[f"{engines[i].label.split(' ')[0]}, {kind}", stats.median(t[0] for t in ts), stats.median(t[1] for t in ts),
+                          max(t[1] for t in ts), stats.median(t[3] for t in ts)] for (i, kind), ts in seen.items()])
+            figures.figure(f"{label}, {engines[0].label}: bound of preemption as printed, ms"
+                           + ("" if bound is not None else " (not reported, taken as 0)"), bound)
+            for (index, kind), ts in seen.items():
+                rows(figures, f"{label}, {engines[index].label}", kind, ts, (bound or 0.0) if index == 0 else None)
+    return figures.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(common.run_main(main))

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: slow
+ * Streams of two classes on a real model: who goes first, what a preempted answer is worth, and what
+ * suspend, attach, deadlines and shared prefixes do. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/support_engine.h"
+
+enum { ANSWER = 24, PROMPT_MOST = 9000 };
+
+typedef struct ask {
+  int32_t prompt[PROMPT_MOST];
+  troika_request q;
+} ask;
+
+/* A prompt of `n` tokens that begins with `first`, so that no two share a page unless they shall. */
+static void make_ask(const engine *e, ask *a, const char *first, uint32_t n, troika_class class_) {
+  char text[16384];
+  size_t len = 0;
+  len += (size_t)snprintf(text, sizeof text, "%s", first);
+  for (int i = 0; len < sizeof text - 64; i++)
+    len += (size_t)snprintf(text + len, sizeof text - len, " %d sheep and %d cows;", i, i * 7);
+  uint32_t have = engine_tokens(e, text, a->prompt, PROMPT_MOST);
+  assert_true(have >= n);
+  troika_request_init(&a->q);
+  a->q.prompt = a->prompt;
+  a->q.prompt_n = n;
+  a->q.max_tokens = ANSWER;
+  a->q.temperature = 0;
+  a->q.ignore_eos = true;
+  a->q.logprobs = true;
+  a->q.class_ = class_;
+}
+
+static void same_answer(const engine_answer *a, const engine_answer *b) {
+  assert_int_equal(a->n, b->n);
+  assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+  assert_memory_equal(a->logprobs, b->logprobs, a->n * sizeof *a->logprobs);
+}
+
+static engine open_with(troika_runtime_options o) {
+  o.size = sizeof o;
+  if (!o.context) o.context = 4096;
+  return engine_open(SMOLLM2, &o);
+}
+
+static troika_runtime_stats stats_of(const engine *e) {
+  troika_runtime_stats s;
+  troika_runtime_describe(e->runtime, &s);
+  return s;
+}
+
+static void sleep_ms(long ms) {
+  nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+static void submit(troika_stream *s, const ask *a) {
+  troika_error err = {0};
+  if (troika_stream_submit(s, &a->q, &err)) fail_msg("%s", err.text);
+}
+
+static void wait_for(const troika_stream *s, troika_stream_state state, uint32_t computed) {
+  troika_stream_info info;
+  for (int i = 0; i < 20000; i++) {
+    troika_stream_describe(s, &info);
+    if (info.state == state && info.computed_tokens >= computed) return;
+    sleep_ms(1);
+  }
+  fail_msg("state %d, %u computed; wanted state %d, %u", info.state, info.computed_tokens, state,
+           computed);
+}
+
+/* The same greedy tokens with the same log-probabilities, bit for bit: alone, in company of both
+ * classes, with every launch stopped after each few panels, with pages taken in mid answer, and from
+ * a shared prefix. */
+static void answers_do_not_depend_on_company(void **state) {
+  (void)state;
+  enum { N = 6 };
+  static ask asks[N];
+  static engine_answer alone[N], got;
+  static const uint32_t lengths[N] = {40, 700, 33, 260, 1100, 129};
+  engine e = open_with((troika_runtime_options){0});
+  for (uint32_t i = 0; i < N; i++) {
+    char first[32];
+    snprintf(first, sizeof first, "Story %u:", i);
+    make_ask(&e, &asks[i], first, lengths[i], i % 2 ? TROIKA_PROACTIVE : TROIKA_REACTIVE);
+    asks[i].q.no_prefix_cache = true;
+    engine_ask(&e, &asks[i].q, &alone[i]);
+    assert_int_equal(alone[i].n, ANSWER);
+  }
+  engine_close(&e);
+  static const troika_runtime_options ways[] = {
+      {.parallel = 8},
+      {.parallel = 8, .test_stop_panels = 7},
+      {.parallel = 8, .bcap = 2},
+      {.parallel = 4, .context = 1280, .kv_bytes = 32 << 20}}; /* too few pages for three */
+  for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+    e = open_with(ways[w]);
+    troika_stream *streams[N];
+    for (uint32_t i = 0; i < N; i++) {
+      asks[i].q.no_prefix_cache = false;
+      streams[i] = engine_stream(&e);
+      submit(streams[i], &asks[i]);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+      engine_read(streams[i], &got);
+      same_answer(&alone[i], &got);
+    }
+    for (uint32_t i = 0; i < N; i++) { /* again, from what the first left */
+      submit(streams[i], &asks[i]);
+      engine_read(streams[i], &got);
+      same_answer(&alone[i], &got);
+      assert_true(got.end.cached_tokens > 0 || ways[w].kv_bytes || lengths[i] <= 33);
+      troika_stream_close(&streams[i]);
+    }
+    assert_int_equal(stats_of(&e).bytes_copied, 0);
+    engine_close(&e);
+  }
+}
+
+static void reactive_preempts_background(void **state) {
+  (void)state;
+  static ask back, front;
+  static engine_answer alone, got;
+  engine e = open_with((troika_runtime_options){0});
+  make_ask(&e, &back, "Background:", 2900, TROIKA_PROACTIVE);
+  make_ask(&e, &front, "Front:", 64, TROIKA_REACTIVE);
+  back.q.no_prefix_cache = front.q.no_prefix_cache = true;
+  engine_ask(&e, &back.q, &alone);
+  troika_stream *b = engine_stream(&e), *f = engine_stream(&e);
+  troika_timings worst = {0};
+  submit(b, &back);
+  wait_for(b, TROIKA_STREAM_PREFILL, 256);
+  for (int i = 0; i < 4; i++) {
+    submit(f, &front);
+    engine_read(f, &got);
+    const troika_timings *t = &got.end.timings;
+    if (t->first_launch_ns + t->blocked_ns > worst.first_launch_ns + worst.blocked_ns) worst = *t;
+    assert_int_equal(got.n, ANSWER);
+  }
+  troika_stream_info info;
+  troika_stream_describe(b, &info);
+  assert_int_equal(info.state, TROIKA_STREAM_PREFILL); /* still: the front went first */
+  assert_true(info.preemptions >= 1);
+  assert_int_equal(info.band, TROIKA_BAND_P);
+  engine_read(b, &got);
+  same_answer(&alone, &got);
+  assert_true(got.end.timings.preempted_ns > 0);
+  troika_runtime_stats s = stats_of(&e);
+  assert_true(s.preemptions >= 1);
+  print_message("first launch after %.2f ms, blocked %.2f ms at worst; bound %.2f ms\n",
+                (double)worst.first_launch_ns * 1e-6, (double)worst.blocked_ns * 1e-6,
+                s.preempt_bound_ms);
+  assert_true(worst.first_launch_ns < 100000000);
+  troika_stream_close(&b);
+  troika_stream_close(&f);
+  engine_close(&e);
+}
+
+static void raised_goes_first(void **state) {
+  (void)state;
+  static ask a, b;
+  static engine_answer got;
+  engine e = open_with((troika_runtime_options){.parallel = 2});
+  make_ask(&e, &a, "A:", 2900, TROIKA_PROACTIVE);
+  make_ask(&e, &b, "B:", 2900, TROIKA_PROACTIVE);
+  troika_stream *x = engine_stream(&e), *y = engine_stream(&e);
+  submit(x, &a);
+  wait_for(x, TROIKA_STREAM_PREFILL, 256);
+  submit(y, &b);
+  troika_stream_set_class(y, TROIKA_REACTIVE);
+  engine_read(y, &got);
+  troika_stream_info info;
+  troika_stream_describe(x, &info);
+  assert_int_equal(info.state, TROIKA_STREAM_PREFILL);
+  troika_stream_describe(y, &info);
+  assert_int_equal(info.class_, TROIKA_REACTIVE);
+  troika_stream_close(&x);
+  troika_stream_close(&y);
+  engine_close(&e);
+}
+
+static void suspended_waits(void **state) {
+  (void)state;
+  static ask a;
+  static engine_answer alone, got;
+  engine e = open_with((troika_runtime_options){0});
+  make_ask(&e, &a, "A:", 900, TROIKA_REACTIVE);
+  a.q.no_prefix_cache = true;
+  engine_ask(&e, &a.q, &alone);
+  troika_stream *s = engine_stream(&e);
+  submit(s, &a);
+  wait_for(s, TROIKA_STREAM_PREFILL, 256);
+  troika_stream_suspend(s);
+  sleep_ms(100);
+  troika_stream_info before, after;
+  troika_stream_describe(s, &before);
+  assert_int_equal(before.state, TROIKA_STREAM_SUSPENDED);
+  sleep_ms(300);
+  troika_stream_describe(s, &after);
+  assert_int_equal(after.computed_tokens, before.computed_tokens);
+  troika_stream_resume(s);
+  engine_read(s, &got);
+  same_answer(&alone, &got);
+  troika_stream_close(&s);
+  engine_close(&e);
+}
+
+static void attached_reads_all(void **state) {
+  (void)state;
+  static ask a;
+  static engine_answer first, second, alone;
+  troika_error err = {0};
+  engine e = open_with((troika_runtime_options){0});
+  make_ask(&e, &a, "A:", 600, TROIKA_PROACTIVE);
+  engine_ask(&e, &a.q, &alone);
+  a.q.no_prefix_cache = true;
+  uint64_t computed = stats_of(&e).prompt_tokens;
+  for (int leaves = 0; leaves < 2; leaves++) {
+    troika_stream *s = engine_stream(&e), *t = engine_stream(&e);
+    submit(s, &a);
+    wait_for(s, TROIKA_STREAM_DECODE, 600);
+    troika_request again = a.q;
+    again.attach = s;
+    again.class_ = TROIKA_REACTIVE;
+    if (troika_stream_submit(t, &again, &err)) fail_msg("%s", err.text);
+    if (leaves) troika_stream_cancel(s); /* the other one goes on */
+    engine_read(t, &second);
+    engine_read(s, &first);
+    same_answer(&alone, &second);
+    if (leaves)
+      assert_true(first.n <= alone.n);
+    else
+      same_answer(&alone, &first);
+    assert_int_equal(troika_stream_submit(t, &again, &err), TROIKA_INVALID); /* it has ended */
+    troika_stream_close(&s);
+    troika_stream_close(&t);
+  }
+  assert_int_equal(stats_of(&e).prompt_tokens, computed + 2 * 600);
+  engine_close(&e);
+}
+
+/* Two prompts with the same 640 tokens in front, at once: those are computed once, and the one in
+ * the background is lifted while the other waits for it. */
+static void shared_prefix_is_computed_once(void **state) {
+  (void)state;
+  static ask a, b;
+  static engine_answer got, other;
+  engine e = open_with((troika_runtime_options){0});
+  make_ask(&e, &a, "Shared:", 900, TROIKA_PROACTIVE);
+  b = a;
+  b.q.prompt = b.prompt;
+  b.q.class_ = TROIKA_REACTIVE;
+  for (uint32_t i = 640; i < 900; i++) b.prompt[i] = b.prompt[i - 300];
+  troika_stream *x = engine_stream(&e), *y = engine_stream(&e);
+  submit(x, &a);
+  submit(y, &b);
+  engine_read(y, &got);
+  engine_read(x, &other);
+  assert_true(got.end.cached_tokens >= 608);
+  assert_true(stats_of(&e).prompt_tokens <= 900 + 260 + 32);
+  b.q.no_prefix_cache = true;
+  engine_ask(&e, &b.q, &other);
+  same_answer(&other, &got);
+  b.q.no_prefix_cache = false; /* another scope sees none of it */
+  b.q.cache_scope = 7;
+  engine_ask(&e, &b.q, &other);
+  assert_int_equal(other.end.cached_tokens, 0);
+  troika_stream_close(&x);
+  troika_stream_close(&y);
+  engine_close(&e);
+}
+
+static void deadlines_end_requests(void **state) {
+  (void)state;
+  static ask a;
+  static engine_answer got;
+  engine e = open_with((troika_runtime_options){0});
+  make_ask(&e, &a, "A:", 2900, TROIKA_REACTIVE);
+  a.q.first_deadline_ns = 30000000;
+  engine_ask(&e, &a.q, &got);
+  assert_true(got.end.status == TROIKA_DEADLINE || got.end.status == TROIKA_BUSY);
+  a.q.first_deadline_ns = 0;
+  a.q.done_deadline_ns = INT64_MAX;
+  engine_ask(&e, &a.q, &got);
+  assert_int_equal(got.end.status, TROIKA_OK);
+  engine_close(&e);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(answers_do_not_depend_on_company),
+                                     cmocka_unit_test(reactive_preempts_background),
+                                     cmocka_unit_test(raised_goes_first),
+                                     cmocka_unit_test(suspended_waits),
+                                     cmocka_unit_test(attached_reads_all),
+                                     cmocka_unit_test(shared_prefix_is_computed_once),
+                                     cmocka_unit_test(deadlines_end_requests)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
