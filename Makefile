@@ -13,7 +13,7 @@ models := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/troika/models
 default_model := $(models)/SmolLM2-135M-Instruct.Q4_1.gguf
 export MODEL
 
-.PHONY: help run build test test-long cases oracle bits examples templates clients crowd page openapi overhead footprint bench bench-kv bench-mixed bench-stall bench-saturation bench-load bench-batch bench-overload bench-chart fresh-machine lint tidy format clean distclean
+.PHONY: help run build test test-long cases oracle bits properties examples templates clients crowd page openapi overhead footprint bench bench-kv bench-mixed bench-stall bench-saturation bench-load bench-batch bench-overload bench-chart fresh-machine lint tidy format clean distclean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ bits: ## show that answers do not depend on the schedule: equal bits alone, in c
 	@tools/setup.sh test
 	@tools/build.sh release
 	@tools/figures.py bits build/release/tests/test_runtime_bits build/release/tests/test_kernel_check
+
+properties: ## the policy's invariants on a million random steps of a virtual engine, a row each
+	@tools/setup.sh test
+	@tools/build.sh release test_sched_property test_device_soc_fluid
+	@build/release/tests/test_device_soc_fluid
+	@tools/figures.py properties build/release/tests/test_sched_property
 
 cases: ## inputs that broke other servers, by id: streams, messages, limits, schemas, HTTP, text
 	@tools/setup.sh test

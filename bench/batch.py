@@ -113,7 +113,8 @@ def one_cap(options, label, path, cap, progress):
             company = reactive_tpots(calls, counted, end)
             result[context] = alone, company, stats.mean(rates), rates
             progress.say(f"{label}, --bcap {cap}, {context} tokens: TPOT alone {stats.rounded(stats.mean(alone), 3)} ms, in company "
-                         f"{stats.rounded(stats.mean(company), 3)} ms, background {stats.mean(rates):.0f} tokens/s", options.seconds * 4 / 3)
+                         f"{stats.rounded(stats.mean(company), 3)} ms, background {stats.mean(rates):.0f} tokens/s",
+                         options.seconds * 4 / 3)
     return engine.label, result
 
 

@@ -141,9 +141,9 @@ def draw(model, engines, note):
         drawing.text(24, y, line, "quiet")
         y += 17
     height = y + 4
-    said = "; ".join(f"{engine}: first word after {seconds(v['alone', PANELS[0][0]])} alone and {seconds(v['company', PANELS[0][0]])} in "
-                     f"company, whole answer after {seconds(v['alone', PANELS[1][0]])} and {seconds(v['company', PANELS[1][0]])}"
-                     for engine, v in engines.items())
+    first, whole = PANELS[0][0], PANELS[1][0]
+    said = "; ".join(f"{engine}: first word after {seconds(v['alone', first])} alone and {seconds(v['company', first])} in company, "
+                     f"whole answer after {seconds(v['alone', whole])} and {seconds(v['company', whole])}" for engine, v in engines.items())
     head = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}" role="img" '
             'aria-labelledby="title desc">',
             '<!-- SPDX-License-Identifier: Apache-2.0; drawn by bench/chart.py from make bench-mixed -->',

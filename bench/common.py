@@ -24,6 +24,7 @@ from client import Call, Loop  # noqa: E402
 LABELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma-3-270M"}
 FRONT = 8        # tokens that make each prompt's begin its own, so that no cached prefix helps anybody
 DRAIN_S = 90     # the longest that is waited for requests which a window counts
+OTHERS_MAX = 5   # % of the processors for other programs, from which on a person is warned
 REPEAT_S = 0.25  # before a background request is sent again that was refused
 
 
@@ -216,8 +217,9 @@ def account(engine, mode, counted, end, calls, before=None, after=None):
             answer = checked(call)
             (reactive if answer.ok else failed).append(answer if answer.ok else answer.error)
     share = launch_share(before, after, end - counted)
-    if share is None and engine.startswith("troika"):
-        share = sum(a.timings.get("prefill_ms", 0) + a.timings.get("decode_ms", 0) for a in reactive) / 1000 / (end - counted)
+    if share is None and engine.startswith("troika"):  # an engine without that counter: from above, since requests may overlap
+        busy_ms = sum(a.timings.get("prefill_ms", 0) + a.timings.get("decode_ms", 0) for a in reactive)
+        share = min(busy_ms / 1000 / (end - counted), 1.0)
     return Window(engine, mode, counted, end, reactive, unfinished, failed, tokens_out, tokens_in, proactive_failed, share)
 
 
@@ -326,6 +328,7 @@ class Figures(report.Report):
     def __init__(self, target):
         super().__init__(target)
         self.samples = []
+        self.processors = processor_time()
 
     def figure(self, name, measured, wanted="", spread=None):
         return self.add(name, wanted, stats.rounded(measured), stats.rounded(spread, 2))
@@ -342,10 +345,22 @@ class Figures(report.Report):
         path = self.path.with_name(f"{self.target}-samples.jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(sample) + "\n" for sample in self.samples))
+        busy, total, own = (b - a for a, b in zip(self.processors, processor_time()))
+        others = 100 * max(busy - own, 0) / total if total else None
+        self.figure("all: processors' time that went to other programs, %", others)
         print(f"\n{machine()}\n")
         code = super().finish()
         print(f"samples: {os.path.relpath(path)}", flush=True)
+        if others is not None and others > OTHERS_MAX:
+            print(f"bench: other programs took {others:.0f} % of the processors meanwhile: these figures say little", file=sys.stderr)
         return code
+
+
+def processor_time():
+    """Seconds since some time: (busy for anybody or taken by other machines, in all, ours with the engines that have ended)."""
+    fields = [int(word) for word in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    tick, spent = os.sysconf("SC_CLK_TCK"), os.times()
+    return (sum(fields) - fields[3] - fields[4]) / tick, sum(fields) / tick, sum(spent[:4])
 
 
 def ms(seconds):

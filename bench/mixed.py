@@ -102,7 +102,7 @@ def show(label, engines, windows):
         for mode in (ALONE, COMPANY, BACKGROUND):
             mine = [w for w in windows[index] if w.mode == mode]
             answers = [a for w in mine for a in w.reactive]
-            header.append(f"{engine.label.split(' ')[0]}: {mode}")
+            header.append(f"{engine.label.split(' ')[0]} {mode}")
             for row, value in zip(rows, (
                     stats.mean(common.ms(a.ttft) for a in answers), stats.mean(common.ms(a.tpot) for a in answers),
                     stats.median(common.ms(a.gap) for a in answers), stats.mean(common.ms(a.e2e) for a in answers),
@@ -154,7 +154,7 @@ def troika_rows(figures, name, windows, client, background, bound):
     shares = [w.reactive_share for w in company if w.reactive_share is not None]
     share = stats.mean(shares)
     figures.figure(f"{name}, company: share of the time with reactive launches", share, spread=stats.spread(shares))
-    left = background[BACKGROUND, "tokens_out"] * (1 - share) if share is not None and background[BACKGROUND, "tokens_out"] else None
+    left = (background[BACKGROUND, "tokens_out"] or 0) * (1 - share) if share is not None and share < 1 else None
     figures.figure(f"{name}: proactive tokens/s out, company / (background x (1 - share))",
                    stats.ratio(background[COMPANY, "tokens_out"], left), f">= {KEPT}",
                    stats.spread([w.tokens_out / w.seconds / left for w in company]) if left else None)

@@ -80,7 +80,8 @@ def rows(figures, name, kind, parts, deadline_ms, tokens_out):
     figures.figure(f"{name}, {kind}: end-to-end mean, ms", stats.mean(e2e))
     figures.figure(f"{name}, {kind}: end-to-end P95, ms", stats.quantile_if_enough(e2e, 0.95),
                    spread=stats.spread([stats.quantile_if_enough([common.ms(a.e2e) for a in p.ok], 0.95) for p in parts]))
-    figures.figure(f"{name}, {kind}: not answered by the deadline, of all", miss_rate(o), spread=stats.spread([miss_rate(p) for p in parts]))
+    figures.figure(f"{name}, {kind}: not answered by the deadline, of all", miss_rate(o),
+                   spread=stats.spread([miss_rate(p) for p in parts]))
     figures.figure(f"{name}, {kind}: answers shortened", sum(a.tokens < tokens_out for a in o.ok))
     for error in o.failed[:1]:
         print(f"{name}, {kind}: {error}", file=sys.stderr)
@@ -116,7 +117,8 @@ def main():
                 figures.answers(o.ok, policy=policy, turn=turn, kind=kind)
     table = []
     for policy, parts in seen.items():
-        for kind, deadline_ms, shape in (("reactive", options.reactive_deadline_ms, REACTIVE), ("proactive", options.deadline_ms, PROACTIVE)):
+        for kind, deadline_ms, shape in (("reactive", options.reactive_deadline_ms, REACTIVE),
+                                         ("proactive", options.deadline_ms, PROACTIVE)):
             row = rows(figures, f"{label}, {engine.label}, {policy}", kind, [p[kind] for p in parts], deadline_ms, shape[1])
             table.append([f"{policy}, {row[0]}"] + row[1:])
     common.grid(f"{label}: {OVERLOAD:.0f} x capacity", ["", "requests", "failure rate", "refused", "expired", "P95, ms", "missed deadline",

@@ -65,7 +65,8 @@ def main():
     parser = common.parser_of(__doc__, models=["smollm2"], peers=True, seconds="without effect here")
     parser.add_argument("--trials", type=common.positive, help="of each case (default: 7; --quick: 1)")
     parser.add_argument("--prompt", type=common.positive, help="tokens of the long prompt (default: 8000; --quick: 4000)")
-    parser.add_argument("--stream", type=common.positive, default=4000, help="tokens of the streaming answer, at most (default: %(default)s)")
+    parser.add_argument("--stream", type=common.positive, default=4000,
+                        help="tokens of the streaming answer, at most (default: %(default)s)")
     options = parser.parse_args()
     trials = options.trials or (1 if options.quick else 7)
     big_in = options.prompt or (4000 if options.quick else 8000)

@@ -7,8 +7,8 @@
  *   - at most 64 tokens of answer are asked for, or the system message speaks of a title
  *
  * The same client is the same key and User-Agent. Libraries that many programs have in common do
- * not count where there are no keys: another program's short question would be taken for a
- * helper's. This can only make background of what is reactive since nobody said anything. */
+ * not count: another program's short question would be taken for a helper's. This can only make
+ * background of what is reactive since nobody said anything. */
 #include <string.h>
 #include <strings.h>
 
@@ -57,7 +57,7 @@ bool api_resolve_side_call(const api_resolver *resolver, const api_signals *s, c
     return false;
   if (!title && !(r->engine.max_tokens >= 1 && r->engine.max_tokens <= SIDE_TOKENS_MAX))
     return false;
-  if (!s->key->id && !names_itself(api_signal_of(s, API_SIGNAL_USER_AGENT))) return false;
+  if (!names_itself(api_signal_of(s, API_SIGNAL_USER_AGENT))) return false;
   return who->client && api_sessions_find(resolver->sessions, who->client, &client) &&
          now_ns - client.seen_ns <= client_ns;
 }

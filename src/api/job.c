@@ -12,7 +12,7 @@
 enum {
   PENDING_MAX = 64 * 1024 * 1024,
   ANSWER_MAX = 512 * 1024 * 1024,
-  DECISION_NS = 10 * 1000 * 1000 /* see await_decision */
+  DECISION_NS = 3 * 1000 * 1000 /* see await_decision */
 };
 
 void api_answer_with_failure(http_exchange *x, const api_failure *failure) {

@@ -429,7 +429,12 @@ bool option_home_path(const char *rest, char *out, size_t size) {
   return n > 0 && (size_t)n < size;
 }
 
+bool option_terminal_has_cursor(void) {
+  const char *terminal = getenv("TERM");
+  return terminal && *terminal && strcmp(terminal, "dumb") != 0;
+}
+
 bool option_terminal_has_styles(void) {
-  const char *plain = getenv("NO_COLOR"), *terminal = getenv("TERM");
-  return !(plain && *plain) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
+  const char *plain = getenv("NO_COLOR");
+  return !(plain && *plain) && option_terminal_has_cursor();
 }

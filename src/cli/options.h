@@ -55,5 +55,6 @@ bool option_history_path(char *out, size_t size);
 bool option_home_path(const char *rest, char *out, size_t size);
 /* Neither NO_COLOR nor TERM=dumb: a terminal may get escape sequences, if it is a known one. */
 bool option_terminal_has_styles(void);
+bool option_terminal_has_cursor(void); /* TERM alone: the cursor may be moved */
 
 #endif

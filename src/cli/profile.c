@@ -14,6 +14,7 @@
 
 enum { COSTS_MAX = 64 * 1024, EXAMPLE_TOKENS = 500 };
 #define EXAMPLE_SLACK 0.15
+#define QUIET 0.75 /* as runtime/profile.h has it */
 
 bool cli_profile_path(const char *setting, char *out, size_t size) {
   if (!strcmp(setting, "off")) return *out = 0, true;
@@ -105,6 +106,9 @@ static void print_rest(const json_t *o, const cost_table *t) {
   printf("prediction error  %.1f %% median, %.1f %% P90, of loads that were not measured\n",
          json_real_value(json_object_get(o, "error_median")) * 100,
          json_real_value(json_object_get(o, "error_p90")) * 100);
+  double share = json_real_value(json_object_get(o, "processor_share"));
+  printf("processors        %.0f %% ours meanwhile%s\n", share * 100,
+         share < QUIET ? ": measure again when the machine does nothing else" : "");
 }
 
 static int print_costs(const cli_settings *s, const cli_engine *e, double seconds) {

@@ -11,8 +11,9 @@
 #include "base/log.h"
 #include "runtime/internal.h"
 
-enum { TOUCH_BYTES = 4096, UNASKED_MAX = 3, POLL_NS = 100000000 };
+enum { TOUCH_BYTES = 4096, UNASKED_MAX = 3, TRIES = 5, POLL_NS = 100000000 };
 #define IDLE_NS INT64_C(2000000000)
+#define RETRY_NS INT64_C(60000000000)
 #define STOP_DELAY_MIN INT64_C(50000)
 #define STOP_DELAY_MAX INT64_C(40000000)
 
@@ -45,8 +46,9 @@ int64_t profile_wake_ns(troika_runtime *rt, int64_t now_ns) {
   int64_t when = s->idle_ns;
   if (!s->asked) {
     /* The thread that reads these two is the one that writes them. */
-    if (!s->path || s->tried || s->facts.measured || !rt->stats.generated_tokens) return INT64_MAX;
+    if (!s->path || !s->tries_left || !rt->stats.generated_tokens) return INT64_MAX;
     when += IDLE_NS;
+    if (when < s->next_ns) when = s->next_ns;
   }
   s->wanted = now_ns >= when;
   return s->wanted ? now_ns : when;
@@ -66,7 +68,6 @@ void profile_message(troika_runtime *rt, message *m) {
 static void tell_caller(profile_state *s, troika_status status, const char *why) {
   bool asked = s->asked; /* else a caller's letter may still be on its way: it begins anew */
   s->asked = s->wanted = false;
-  s->tried = true;
   s->phase = PROFILE_IDLE;
   if (!asked) return;
   pthread_mutex_lock(&s->lock);
@@ -79,6 +80,7 @@ static void tell_caller(profile_state *s, troika_status status, const char *why)
 
 static void give_up(troika_runtime *rt, troika_status status, const char *why) {
   log_line(LOG_WARN, "the cost of launches could not be measured: %s", why);
+  rt->profile.tries_left = 0;
   tell_caller(&rt->profile, status, why);
 }
 
@@ -89,12 +91,23 @@ static void finish(troika_runtime *rt, profile_facts *facts) {
   profile_errors(s, rt->g, facts);
   strftime(facts->when, sizeof facts->when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   facts->measured = true;
+  int64_t worked_us = s->worked_ns / 1000 > 0 ? s->worked_ns / 1000 : 1;
+  int64_t share = s->cpu_us * 1000 / worked_us;
+  facts->share = share > 1000 ? 1000 : (uint32_t)share; /* more: the runtime's own thread */
   rt->costs = s->table;
   pthread_mutex_lock(&rt->stats_lock);
   rt->shown_costs = s->table;
   s->facts = *facts;
   pthread_mutex_unlock(&rt->stats_lock);
-  bool saved = !s->path || profile_save(rt);
+  bool quiet = facts->share >= PROFILE_QUIET;
+  if (quiet || s->asked)
+    s->tries_left = 0;
+  else if (s->tries_left)
+    s->tries_left--, s->next_ns = clock_now(rt->clock) + RETRY_NS;
+  if (!quiet)
+    log_line(LOG_WARN, "launches were measured beside others, who had %u %% of the processors",
+             (1000 - facts->share) / 10);
+  bool saved = !s->path || (!quiet && !s->asked) || profile_save(rt);
   tell_caller(s, saved ? TROIKA_OK : TROIKA_IO, saved ? "" : "its file could not be written");
 }
 
@@ -110,6 +123,10 @@ static void enter(profile_state *s, profile_phase phase) {
 static void start(troika_runtime *rt) {
   profile_state *s = &rt->profile;
   s->n_gaps = s->n_stops = s->unasked = 0;
+  s->cpu_us = s->worked_ns = 0;
+  pthread_mutex_lock(&rt->stats_lock); /* written by the thread that opens */
+  s->threads = rt->stats.threads;
+  pthread_mutex_unlock(&rt->stats_lock);
   s->ratio[0] = s->ratio[1] = 0;
   s->random = UINT64_C(0x9e3779b97f4a7c15);
   profile_guess(rt, &s->table);
@@ -283,6 +300,11 @@ static made make_rows(troika_runtime *rt, const profile_point *p, uint32_t seen)
   return MADE;
 }
 
+/* Of all threads of this process. */
+static int64_t cpu_us(void) {
+  return (int64_t)clock() * 1000000 / CLOCKS_PER_SEC;
+}
+
 static troika_status submit(troika_runtime *rt, const profile_point *p) {
   profile_state *s = &rt->profile;
   device_command commands[2];
@@ -336,6 +358,7 @@ bool profile_begin(troika_runtime *rt, int64_t now_ns) {
     if (how == MADE) {
       s->begin_ns = now_ns;
       s->stop_asked_ns = 0;
+      s->cpu_begin_us = cpu_us();
       troika_status status = submit(rt, p);
       if (!status) {
         s->in_flight = true;
@@ -406,6 +429,8 @@ void profile_complete(troika_runtime *rt, const device_completion *c) {
   close_sequences(rt);
   s->in_flight = false;
   s->spent_ns += now - s->begin_ns;
+  s->cpu_us += cpu_us() - s->cpu_begin_us;
+  s->worked_ns += (c->end_ns - c->start_ns) * s->threads;
   if (c->status) {
     give_up(rt, c->status, "a launch failed");
     return;
@@ -443,7 +468,7 @@ troika_status profile_open(troika_runtime *rt, const char *path, troika_error *e
   s->letter.kind = MESSAGE_PROFILE;
   profile_guess(rt, &rt->costs);
   if (!profile_identify(rt, path)) return error_set(err, TROIKA_NO_MEMORY, "no memory for a path");
-  if (s->path) profile_load(rt);
+  if (!s->path || !profile_load(rt)) s->tries_left = TRIES;
   pthread_mutex_lock(&rt->stats_lock);
   rt->shown_costs = rt->costs;
   pthread_mutex_unlock(&rt->stats_lock);

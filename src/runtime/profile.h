@@ -40,7 +40,8 @@ enum {
   PROFILE_CHECK_ROUNDS = 3,
   PROFILE_GAPS = 24,
   PROFILE_STOPS = 120,
-  PROFILE_ROWS_MAX = 64 /* GEN rows: sequences at once */
+  PROFILE_ROWS_MAX = 64, /* GEN rows: sequences at once */
+  PROFILE_QUIET = 750    /* share below which others had the machine */
 };
 
 typedef enum profile_phase {
@@ -66,7 +67,8 @@ typedef struct profile_facts {
   uint32_t stops;
   int64_t stop_p95_ns;
   uint32_t error_median, error_p90; /* 16.16, of the check */
-  char when[24];                    /* UTC */
+  uint32_t share; /* of the processors that our threads had while they worked, 1/1000 */
+  char when[24];  /* UTC */
 } profile_facts;
 
 typedef struct profile_state {
@@ -83,12 +85,16 @@ typedef struct profile_state {
   _Atomic uint64_t done, total; /* launches */
 
   /* The runtime thread's. */
-  bool asked, tried, wanted; /* by a caller; without one, once; now */
-  int64_t idle_ns;           /* since when; 0: not idle */
+  bool asked, wanted;       /* by a caller; now */
+  uint32_t tries_left;      /* without a caller */
+  int64_t idle_ns, next_ns; /* since when (0: not idle); not before, without a caller */
   uint8_t phase;
   bool in_flight;
   device_event event; /* of what is in flight */
   int64_t begin_ns, stop_asked_ns, spent_ns;
+  uint32_t threads;
+  int64_t cpu_begin_us, cpu_us,
+      worked_ns; /* processor time; time that all workers should have worked */
   uint32_t seqs[PROFILE_ROWS_MAX + 1], n_seqs;
   profile_point points[PROFILE_POINTS_MAX], checks[PROFILE_CHECKS_MAX], span;
   uint32_t n_points, n_checks, at, round;
@@ -109,6 +115,10 @@ typedef struct profile_state {
  * model and settings, else guessed. NO_MEMORY. */
 troika_status profile_open(troika_runtime *rt, const char *path, troika_error *err);
 void profile_close(troika_runtime *rt); /* the runtime's thread has ended; also if never opened */
+
+/* A machine that others use gives a table that is too slow for good. So one that nobody asked for is
+ * kept in the file only if the processors were ours; else it serves for the time being, and is
+ * measured again a minute later, a few times. */
 
 /* Once a turn of the loop: when the loop must look again because of this (INT64_MAX: never). From
  * it follows what profile_wants says: that measuring is asked for, or a file is named and not

@@ -130,6 +130,7 @@ static json_t *describe(const troika_runtime *rt, const cost_table *t, const pro
   put(o, "stop_ns", t->stop_ns);
   put(o, "stop_p95_ns", f->stop_p95_ns);
   put(o, "stops", f->stops);
+  json_object_set_new(o, "processor_share", json_real(f->share / 1000.0));
   put(o, "weight_bytes", (int64_t)t->weight_bytes);
   put(o, "bandwidth", (int64_t)t->bandwidth);
   json_object_set_new(o, "error_median", json_real(f->error_median / 65536.0));
@@ -199,6 +200,7 @@ static bool get_ratio(const json_t *o, const char *name, uint32_t *out) {
 /* NULL, or why the file is not ours. */
 static const char *read_table(const json_t *o, const char *key, cost_table *t, profile_facts *f) {
   int64_t rows[COST_POINTS], version, stops, weight_bytes, bandwidth;
+  uint32_t share;
   const char *text = json_string_value(json_object_get(o, "key")),
              *when = json_string_value(json_object_get(o, "when"));
   if (!get_number(o, "version", &version) || version != VERSION || !text)
@@ -220,12 +222,14 @@ static const char *read_table(const json_t *o, const char *key, cost_table *t, p
       !get_number(o, "stop_ns", &t->stop_ns) || !get_number(o, "stop_p95_ns", &f->stop_p95_ns) ||
       !get_number(o, "stops", &stops) || !get_number(o, "weight_bytes", &weight_bytes) ||
       !get_number(o, "bandwidth", &bandwidth) || !get_ratio(o, "error_median", &f->error_median) ||
-      !get_ratio(o, "error_p90", &f->error_p90) || !json_is_true(json_object_get(o, "measured")))
+      !get_ratio(o, "error_p90", &f->error_p90) || !get_ratio(o, "processor_share", &share) ||
+      !json_is_true(json_object_get(o, "measured")))
     return "it is damaged";
   t->weight_bytes = (uint64_t)weight_bytes;
   t->bandwidth = (uint64_t)bandwidth;
   t->error_q = f->error_p90;
   f->stops = (uint32_t)stops;
+  f->share = (uint32_t)(((uint64_t)share * 1000 + COST_ONE / 2) / COST_ONE);
   f->measured = true;
   snprintf(f->when, sizeof f->when, "%s", when);
   if (weight_bytes < 0 || bandwidth < 0 || stops < 0 || stops > PROFILE_STOPS ||

@@ -11,7 +11,8 @@ static bool is_free(decision *d, const sched_request *r) {
   flight *f = sched_flight_of(d, r);
   if (!f) return true;
   bool alone = f->members == f->over;
-  if (f->l->state == SCHED_STOPPED) return (alone || !f->reactive) && sched_drop(d, f);
+  bool lost = !d->sites[f->l->device].usable;
+  if (f->l->state == SCHED_STOPPED) return (alone || lost || !f->reactive) && sched_drop(d, f);
   if (alone && d->sites[f->l->device].dev->can_stop) sched_stop(d, f);
   return false;
 }
@@ -38,12 +39,13 @@ void sched_expire(decision *d) {
     d->places_held--;
     ended = true;
   }
-  /* What its client has suspended keeps no slot. */
+  /* What its client has suspended keeps no slot; what a lost device holds is placed elsewhere. */
   for (uint32_t k = 0; k < d->n_flights; k++) {
     flight *f = &d->flights[k];
-    if (f->dropped || f->l->state != SCHED_STOPPED || !f->held) continue;
-    if (f->held == f->members || (f->prompt != SCHED_NONE && request_of(d, f->prompt)->held))
-      sched_drop(d, f);
+    if (f->dropped || f->l->state != SCHED_STOPPED) continue;
+    bool waits = f->prompt != SCHED_NONE && request_of(d, f->prompt)->held;
+    waits = waits || (f->held && f->held == f->members);
+    if (waits || !d->sites[f->l->device].usable) sched_drop(d, f);
   }
   /* The pages of those that end now are not in this view yet. */
   for (uint32_t k = d->n_running; ended && k < d->n_live; k++)

@@ -219,7 +219,8 @@ static void add_row(const decision *d, batch *b, uint32_t i) {
 static uint32_t promoted_row(decision *d) {
   if (!d->m->promoted_row) return SCHED_NONE;
   uint32_t i = sched_find(d, d->m->promoted_row - 1);
-  return i != SCHED_NONE && sched_is_ready(d, i) ? i : SCHED_NONE;
+  if (i == SCHED_NONE || band_of(request_of(d, i)) != SCHED_BAND_P) return SCHED_NONE;
+  return request_of(d, i)->state == SCHED_DECODE && sched_is_ready(d, i) ? i : SCHED_NONE;
 }
 
 static void take(const decision *d, batch *b, const attempt *a, const pass *p) {
@@ -276,7 +277,7 @@ void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *
   add_background(d, u, &p, promoted, b);
   b->total_ns = b->unpromoted_ns = cost_time(s->cost, &b->load);
   if (promoted == SCHED_NONE) return;
-  if (d->m->x_ns <= 0) {
+  if (!sched_x_pays_ns(d)) {
     b->left_out++;
     return;
   }

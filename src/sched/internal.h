@@ -183,9 +183,8 @@ void sched_promote(decision *d);
 /* Starts the promoted prefill or, if no reactive row is there that it could join, the promoted row.
  * `paid`: reactive work waits meanwhile, so X pays. False: nothing was started. */
 bool sched_start_promoted(decision *d, uint32_t device, const urgent *u, bool paid);
-bool sched_is_promoted(const decision *d, const flight *f);
-/* For how long a promoted launch may hold up reactive work. */
-int64_t sched_promoted_ns(const decision *d, const urgent *u);
+/* For how long X lets a promoted launch hold up reactive work now; 0: not at all. */
+int64_t sched_x_pays_ns(const decision *d);
 bool sched_is_worth(const decision *d, const site *s, int64_t rest_ns, int64_t limit_ns);
 
 /* batch.c */

@@ -42,10 +42,8 @@ static void account(decision *d, const urgent *u, const batch *b) {
 
 /* A stopped background iteration is finished first if the slack or the credit pays what is left of
  * it; else it is given up, and its rows may join. True: it goes on. */
-static bool finish_background(decision *d, uint32_t device, const urgent *u) {
-  const site *s = &d->sites[device];
-  flight *f = sched_background_rows(d, device);
-  if (!f) return false;
+static bool finish_background(decision *d, flight *f, const urgent *u) {
+  const site *s = &d->sites[f->l->device];
   int64_t limit = stretched_ns(u) - u->iteration_ns + d->m->credit_ns;
   limit = min_ns(limit, sub_ns(u->due_ns, d->now));
   bool goes_on = f->rest_ns <= limit && d->m->level < 2 && !d->c->bcap;
@@ -75,7 +73,8 @@ static void run_rows(decision *d, uint32_t device, const urgent *u) {
     sched_resume(d, f);
     return;
   }
-  if (finish_background(d, device, u)) return;
+  while ((f = sched_background_rows(d, device)))
+    if (d->full || finish_background(d, f, u)) return;
   sched_batch_reactive(d, device, u, &b);
   if (fill_gap(d, device, u, &b)) return;
   if (!sched_launch_batch(d, device, &b)) return;
@@ -190,6 +189,13 @@ static void run_background(decision *d, uint32_t device) {
   if (rows_here) run_background_rows(d, device);
 }
 
+/* Nothing was done for it yet: X may make a person wait, but not for the first launch. */
+static bool is_fresh(const decision *d) {
+  const sched_request *r = request_of(d, d->rp);
+  bool never_served = r->waiting_ns == r->arrival_ns && !d->rp_flight;
+  return never_served && sub_ns(d->now, r->arrival_ns) < d->c->preempt_ns;
+}
+
 static void pick(decision *d, uint32_t device) {
   const site *s = &d->sites[device];
   urgent u;
@@ -205,7 +211,7 @@ static void pick(decision *d, uint32_t device) {
       return;
     }
   }
-  if ((u.rows || prefill) && sched_start_promoted(d, device, &u, true)) return;
+  if ((u.rows || (prefill && !is_fresh(d))) && sched_start_promoted(d, device, &u, true)) return;
   if (prefill)
     run_prefill(d, device, &u);
   else if (u.rows)
@@ -226,19 +232,11 @@ static void preempt(decision *d, flight *f) {
 static void review_background(decision *d, flight *f, const urgent *u) {
   sched_memory *m = d->m;
   uint32_t id = f->l->id, device = f->l->device;
-  const site *s = &d->sites[device];
   bool prefill = d->rp != SCHED_NONE && !d->rp_runs && d->rp_site == device;
   if (!sched_is_wanted(d, device, u)) {
     sched_limit(d, id, SCHED_NEVER, SCHED_PAYS_NOTHING);
     if (sched_holds_up(d, device, &f->load, f->rest_ns)) preempt(d, f);
     return;
-  }
-  if (m->pays[id] == SCHED_PAYS_NOTHING && sched_is_promoted(d, f) && m->x_ns > 0) {
-    int64_t limit = sched_promoted_ns(d, u);
-    if (sched_is_worth(d, s, f->rest_ns, limit)) {
-      sched_limit(d, id, add_ns(d->now, limit), SCHED_PAYS_X);
-      return;
-    }
   }
   /* A gap is one between two iterations: a reactive prompt ends it. */
   bool goes_on = m->pays[id] == SCHED_PAYS_X || (m->pays[id] == SCHED_PAYS_CREDIT && !prefill);

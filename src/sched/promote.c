@@ -3,11 +3,11 @@
  * internal.h; scheduling.md 4. */
 #include "sched/internal.h"
 
-/* A stretch is paid as it passes, so it is never longer than what is left of X, or D if that is
- * less: X stays above -D on a device that can stop, above minus one launch elsewhere. */
-int64_t sched_promoted_ns(const decision *d, const urgent *u) {
-  int64_t ns = max_ns(d->m->x_ns, d->c->preempt_ns);
-  return u->rows ? min_ns(ns, sub_ns(u->due_ns, d->now)) : ns;
+/* A stretch on a device that can stop is paid as it passes, so X stays above -D there; elsewhere
+ * above minus one launch. */
+int64_t sched_x_pays_ns(const decision *d) {
+  int64_t left = d->m->x_ns - d->m->x_floor_ns;
+  return left > 0 ? max_ns(left, d->c->preempt_ns) : 0;
 }
 
 bool sched_is_worth(const decision *d, const site *s, int64_t rest_ns, int64_t limit_ns) {
@@ -15,18 +15,16 @@ bool sched_is_worth(const decision *d, const site *s, int64_t rest_ns, int64_t l
   return cost_sure(s->cost, rest_ns) <= limit_ns || limit_ns >= sched_worth_ns(d, s);
 }
 
-bool sched_is_promoted(const decision *d, const flight *f) {
-  if (f->prompt != SCHED_NONE && request_of(d, f->prompt)->id + 1 == d->m->promoted_prefill)
-    return true;
-  if (!d->m->promoted_row) return false;
-  uint32_t row = sched_find(d, d->m->promoted_row - 1);
-  return row != SCHED_NONE && request_of(d, row)->launch == f->l->id;
+static bool is_candidate(const decision *d, uint32_t i, uint8_t state) {
+  const sched_request *r = request_of(d, i);
+  return sched_is_runnable(d, i) && r->state == state && band_of(r) == SCHED_BAND_P;
 }
 
-static bool stays_promoted(const decision *d, uint32_t id, uint8_t state) {
-  uint32_t i = sched_find(d, id - 1);
-  if (!id || i == SCHED_NONE || !sched_is_runnable(d, i)) return false;
-  return request_of(d, i)->state == state && band_of(request_of(d, i)) == SCHED_BAND_P;
+/* Nobody takes its turn while its launch is there: at most one at a time. */
+static bool stays_promoted(decision *d, uint32_t id, uint8_t state, bool done) {
+  uint32_t i = id ? sched_find(d, id - 1) : SCHED_NONE;
+  if (i == SCHED_NONE) return false;
+  return sched_flight_of(d, request_of(d, i)) || (!done && is_candidate(d, i, state));
 }
 
 typedef struct head { /* of those that starve */
@@ -49,7 +47,7 @@ static uint32_t find_head(decision *d, uint8_t state) {
     uint32_t i = d->order[k];
     const sched_request *r = request_of(d, i);
     flight *f = sched_flight_of(d, r);
-    if (r->state != state || !sched_is_runnable(d, i) || d->flags[i] & NO_PAGES) continue;
+    if (!is_candidate(d, i, state) || d->flags[i] & NO_PAGES) continue;
     if (f && f->l->state != SCHED_STOPPED) continue;
     int64_t rest;
     head h = {.at = i, .critical = sched_is_critical(d, r), .laxity = sched_laxity(d, r, &rest)};
@@ -62,8 +60,8 @@ static uint32_t find_head(decision *d, uint8_t state) {
 
 void sched_promote(decision *d) {
   sched_memory *m = d->m;
-  if (!stays_promoted(d, m->promoted_prefill, SCHED_PREFILL)) m->promoted_prefill = 0;
-  if (!m->promoted_tokens || !stays_promoted(d, m->promoted_row, SCHED_DECODE)) m->promoted_row = 0;
+  if (!stays_promoted(d, m->promoted_prefill, SCHED_PREFILL, false)) m->promoted_prefill = 0;
+  if (!stays_promoted(d, m->promoted_row, SCHED_DECODE, !m->promoted_tokens)) m->promoted_row = 0;
   if (!m->promoted_prefill) {
     uint32_t i = find_head(d, SCHED_PREFILL);
     if (i != SCHED_NONE) {
@@ -84,7 +82,7 @@ void sched_promote(decision *d) {
 static bool start_prefill(decision *d, uint32_t device, bool paid, int64_t limit) {
   uint32_t i = d->m->promoted_prefill ? sched_find(d, d->m->promoted_prefill - 1) : SCHED_NONE;
   const site *s = &d->sites[device];
-  if (i == SCHED_NONE) return false;
+  if (i == SCHED_NONE || !is_candidate(d, i, SCHED_PREFILL)) return false;
   const sched_request *r = request_of(d, i);
   flight *f = sched_flight_of(d, r);
   if (f) {
@@ -105,7 +103,7 @@ static bool start_prefill(decision *d, uint32_t device, bool paid, int64_t limit
 static bool start_row(decision *d, uint32_t device, bool paid, int64_t limit) {
   uint32_t i = d->m->promoted_row ? sched_find(d, d->m->promoted_row - 1) : SCHED_NONE;
   const site *s = &d->sites[device];
-  if (i == SCHED_NONE || !s->dev->decodes) return false;
+  if (i == SCHED_NONE || !s->dev->decodes || !is_candidate(d, i, SCHED_DECODE)) return false;
   flight *f = sched_flight_of(d, request_of(d, i));
   if (f) {
     if (f->l->state != SCHED_STOPPED || f->l->device != device) return false;
@@ -122,8 +120,9 @@ static bool start_row(decision *d, uint32_t device, bool paid, int64_t limit) {
 }
 
 bool sched_start_promoted(decision *d, uint32_t device, const urgent *u, bool paid) {
-  int64_t limit = paid ? sched_promoted_ns(d, u) : SCHED_NEVER;
-  if (paid && d->m->x_ns <= 0) return false;
+  int64_t limit = paid ? sched_x_pays_ns(d) : SCHED_NEVER;
+  if (!limit) return false;
+  if (paid && u->rows) limit = min_ns(limit, sub_ns(u->due_ns, d->now));
   if (!start_prefill(d, device, paid, limit) && (u->rows || !start_row(d, device, paid, limit)))
     return false;
   if (paid)

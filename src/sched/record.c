@@ -87,10 +87,12 @@ static const char *check_header(const header *h, size_t len) {
   return h->bytes > len ? sched_record_cut : NULL;
 }
 
-/* The difference of two such times is one that int64_t holds. */
+/* Nine years: whatever the policy computes of such times, int64_t holds. */
+#define TIME_MAX ((int64_t)1 << 58)
+
 static bool are_times(const int64_t *times, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (times[i] > INT64_MAX / 2 || times[i] < -(INT64_MAX / 2)) return false;
+    if (times[i] > TIME_MAX || times[i] < -TIME_MAX) return false;
   return true;
 }
 
@@ -114,8 +116,8 @@ static bool config_valid(const sched_config *c) {
 }
 
 static bool memory_valid(const sched_memory *m) {
-  int64_t times[] = {m->then_ns,  m->x_ns,       m->credit_ns,  m->above_ns,   m->below_ns,
-                     m->pass1_ns, m->backlog_ns, m->x_spent_ns, m->x_earned_ns};
+  int64_t times[] = {m->then_ns,  m->x_ns,     m->credit_ns,  m->above_ns,
+                     m->below_ns, m->pass1_ns, m->x_spent_ns, m->x_earned_ns};
   return are_times(times, sizeof times / sizeof *times) &&
          are_times(m->until_ns, SCHED_LAUNCHES_MAX);
 }

@@ -64,10 +64,19 @@ static void settle_accounts(decision *d) {
     m->x_ns += earned;
     m->x_earned_ns += earned;
   }
-  int64_t cap = max_ns(4 * d->c->preempt_ns, 2 * m->pass1_ns);
-  if (m->x_ns > cap) m->x_ns = cap;
+  m->x_ns = min_ns(m->x_ns, max_ns(4 * d->c->preempt_ns, 2 * m->pass1_ns));
   if (m->credit_ns > 2 * m->pass1_ns) m->credit_ns = 2 * m->pass1_ns;
   if (m->credit_ns < -2 * m->pass1_ns) m->credit_ns = -2 * m->pass1_ns;
+}
+
+static void remember(decision *d) {
+  sched_memory *m = d->m;
+  bool runnable = sched_is_reactive_runnable(d);
+  if (runnable && !m->reactive_runnable) m->x_floor_ns = max_ns(m->x_ns - d->c->preempt_ns, 0);
+  m->reactive_runnable = runnable;
+  m->waited_for = d->admitted;
+  m->then_ns = d->now;
+  m->decisions++;
 }
 
 /* What is no longer in flight is paid and needs no end. */
@@ -125,10 +134,7 @@ size_t sched_decide(const sched_view *view, sched_memory *memory, int64_t now_ns
     sched_wake_by(&d, now_ns);
   else
     sched_pick(&d);
-  memory->waited_for = d.admitted;
-  memory->reactive_runnable = sched_is_reactive_runnable(&d);
-  memory->then_ns = now_ns;
-  memory->decisions++;
+  remember(&d);
   *wake_ns = d.wake;
   return d.n;
 }

@@ -183,6 +183,8 @@ typedef struct sched_memory {
   uint64_t decisions;
   int64_t then_ns; /* of the last decision */
   int64_t x_ns;    /* X */
+  int64_t x_floor_ns; /* X is spent down to this while reactive work is runnable: D at a time of what
+                         was saved, that the next person may not meet all of it */
   int64_t credit_ns;
   int64_t above_ns, below_ns; /* since when pressure is above 1, below 0.7; 0: it is not */
   uint32_t level;             /* of pressure: 0 to 6 */

@@ -136,14 +136,25 @@ bool sched_is_wanted(decision *d, uint32_t device, const urgent *u) {
   return u->rows || (d->rp != SCHED_NONE && !d->rp_runs && d->rp_site == device);
 }
 
+/* While no reactive prefill runs: one that background has cost D could run here. */
+static bool has_waited_enough(const decision *d, uint32_t device) {
+  for (uint32_t k = 0; k < d->at[SCHED_BAND_P] && !d->rp_runs; k++) {
+    const sched_request *r = request_of(d, d->order[k]);
+    if (r->state != SCHED_PREFILL || r->blocked_ns < d->c->preempt_ns) continue;
+    if (!sched_is_runnable(d, d->order[k]) || d->flags[d->order[k]] & TAKEN) continue;
+    if (sched_span_rows(d, &d->sites[device], r)) return true;
+  }
+  return false;
+}
+
 /* What cannot be stopped must be over when the reactive prefill, which is elsewhere, comes to decode
  * here; and once background has cost it D, none starts where it could want to be. */
 static bool is_needed_soon(decision *d, uint32_t device, int64_t ns) {
   const site *s = &d->sites[device];
   if (s->dev->can_stop || d->rp == SCHED_NONE || d->rp_site == device) return false;
   const sched_request *r = request_of(d, d->rp);
-  bool waits = !d->rp_runs && s->dev->prefills;
-  if (r->blocked_ns >= d->c->preempt_ns && (waits || device == d->decode_site)) return true;
+  if (r->blocked_ns >= d->c->preempt_ns && device == d->decode_site) return true;
+  if (has_waited_enough(d, device)) return true;
   if (d->rp_site == SCHED_NONE || device != d->decode_site) return false;
   int64_t rest = sched_prefill_ns(d, &d->sites[d->rp_site], r);
   if (d->rp_flight) rest = sub_ns(rest, sub_ns(d->rp_flight->l->total_ns, d->rp_flight->rest_ns));

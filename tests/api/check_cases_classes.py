@@ -47,14 +47,14 @@ def check_H3_queued_and_gone_with_classes():
 
 def check_H3_background_gives_way_and_comes_back():
     """One place and the background in it: a reactive request does not wait for its end, and both end as if alone."""
-    with Server("--context", "1024", "--parallel", "2") as s:
+    with Server("--context", "1024", "--parallel", "1") as s:
         body = {"messages": user("Count as far as you can."), "temperature": 0, "stream": True, "ignore_eos": True, "max_tokens": 200}
         alone, short = Open(s, body, BACKGROUND).text(), text_of(send(s, "POST", CHAT, SHORT))
         low = Open(s, body, BACKGROUND)
         low.wait("decode")
         for _ in range(3):
             assert text_of(send(s, "POST", CHAT, SHORT, REACTIVE)) == short
-        assert low.look()["state"] == "decode", "the background did not last"
+        assert low.look()["state"] in ("queued", "prefill", "decode"), "the background did not last"
         assert low.text() == alone
 
 
@@ -187,6 +187,9 @@ def check_retry_of_several_answers(s):
     body = {"prompt": [f"{time.monotonic()} One, two,", "Red, green,"], "n": 2, "max_tokens": 100, "ignore_eos": True, "temperature": 1}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, s, "POST", COMPLETIONS, body, {})
+        while sum(one["completion_tokens"] for one in send(s, "GET", STREAMS)[2]["data"]) < 40:
+            assert not first.done(), first.result()
+            time.sleep(0.01)
         assert s.wait_running(4, 20) is not None
         before = computed(s)
         second = pool.submit(send, s, "POST", COMPLETIONS, body, RETRY).result()

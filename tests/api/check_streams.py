@@ -83,7 +83,8 @@ def check_list_and_states(s):
     for stream in running:
         assert stream.wait("decode")["place"] == 0
     waiting = Open(s, LONG, BACKGROUND)
-    now = waiting.wait("queued")
+    while not (now := waiting.wait("queued"))["place"]:  # the queue is counted now and then
+        time.sleep(0.01)
     assert now["place"] == 1 and (now["class"], now["band"]) == ("proactive", "P") and now["status"] is None, now
     listed = send(s, "GET", STREAMS)[2]["data"]
     assert [one["id"] for one in listed] == [waiting.name, running[1].name, running[0].name], listed
@@ -196,7 +197,8 @@ def check_ended_ones_are_kept_for_a_while(s):
 
 def check_deadlines(s):
     status, headers, answer = send(s, "POST", CHAT, LONG | {"stream": False}, {"x-troika-deadline-ms": "400"})
-    assert status == 504 and answer["error"]["code"] == "deadline_exceeded" and headers["x-should-retry"] == "false", answer
+    error = answer.get("error")
+    assert status == 504 and error["code"] == "deadline_exceeded" and headers["x-should-retry"] == "false", (status, error)
     begun = time.monotonic()
     stream = Open(s, LONG | {"troika": {"deadline_ms": 400}})
     assert stream.error()["code"] == "deadline_exceeded" and time.monotonic() - begun < 3
@@ -253,6 +255,8 @@ def check_keys():
         with Server("--context", "1024", "--parallel", "4", "--api-key-file", keys.name) as s:
             one, two, capped = ({"Authorization": f"Bearer sk-{name}"} for name in ("one", "two", "capped"))
             stream, low = Open(s, LONG, one), Open(s, LONG, capped | REACTIVE)
+            for request in (stream, low):
+                request.head()
             assert [x["id"] for x in send(s, "GET", STREAMS, headers=one)[2]["data"]] == [stream.name]
             assert send(s, "GET", STREAMS, headers=two)[2]["data"] == [] and send(s, "GET", STREAMS)[0] == 401
             for method in ("GET", "PATCH", "DELETE"):

@@ -15,8 +15,9 @@ import urllib.error
 import urllib.request
 
 BINARY = os.environ["TROIKA_BINARY"]
-# The environment's and the user's own settings are not part of a test.
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("TROIKA_")} | {"XDG_CONFIG_HOME": "/nowhere"}
+# The environment's and the user's own settings are not part of a test; and no server of one measures launches whenever it is idle.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("TROIKA_")} | {"XDG_CONFIG_HOME": "/nowhere",
+                                                                                                   "TROIKA_PROFILE": "off"}
 
 
 class Server:

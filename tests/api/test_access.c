@@ -358,14 +358,14 @@ static void test_side_calls(void **state) {
   s.resolver.no_heuristics = true;
   side(&s, AGENT, "\"max_tokens\":20", R);
   s.resolver.no_heuristics = false;
-  /* A library that many programs use is no client, unless a key tells them apart. */
+  /* A library that many programs use is no client. */
   side(&s, "user-agent: OpenAI/Python 1.99\nx-session-id: s", "", R);
   side(&s, "user-agent: OpenAI/Python 1.99", "\"max_tokens\":20", R);
   server_close(&s);
   server_open(&s, keys);
-  side(&s, "authorization: Bearer plain\nuser-agent: OpenAI/Python 1.99\nx-session-id: s", "", R);
-  side(&s, "authorization: Bearer plain\nuser-agent: OpenAI/Python 1.99", "\"max_tokens\":20", P);
-  side(&s, "authorization: Bearer two\nuser-agent: OpenAI/Python 1.99", "\"max_tokens\":20", R);
+  side(&s, "authorization: Bearer plain\nuser-agent: tool/1\nx-session-id: s", "", R);
+  side(&s, "authorization: Bearer plain\nuser-agent: tool/1", "\"max_tokens\":20", P);
+  side(&s, "authorization: Bearer two\nuser-agent: tool/1", "\"max_tokens\":20", R);
   /* Who wrote the key's rule has said it. */
   side(&s, "authorization: Bearer day\nuser-agent: tool/1\nx-session-id: s", "", R);
   side(&s, "authorization: Bearer day\nuser-agent: tool/1", "\"max_tokens\":20", R);

@@ -284,7 +284,8 @@ def check_what_a_window_counts():
     w = common.account("troika x", "company", 105.0, 130.0, calls)
     assert [round(a.sent, 2) for a in w.reactive] == [105.0, 129.99] and w.unfinished == 1 and len(w.failed) == 1
     assert (w.tokens_out, w.tokens_in, w.proactive_failed) == (3, 20, []), w
-    before, after = ({'troika_launch_seconds_total{class="reactive"}': v, 'troika_launch_seconds_total{class="proactive"}': 9} for v in (2, 7))
+    before, after = ({'troika_launch_seconds_total{class="reactive"}': v, 'troika_launch_seconds_total{class="proactive"}': 9}
+                     for v in (2, 7))
     assert common.account("troika x", "company", 105.0, 130.0, calls, before, after).reactive_share == 0.2
     assert common.account("peer", "company", 105.0, 130.0, calls).reactive_share is None
 
@@ -329,7 +330,8 @@ def check_outcomes():
 
 
 def check_metrics():
-    text = '# HELP x\ntroika_a_total{class="reactive",x="1"} 2\ntroika_a_total{class="reactive",x="2"} 3\ntroika_b_seconds 0.002\ntroika_c_ms 4\n'
+    text = ('# HELP x\ntroika_a_total{class="reactive",x="1"} 2\ntroika_a_total{class="reactive",x="2"} 3\n'
+            'troika_b_seconds 0.002\ntroika_c_ms 4\n')
     m = servers.parse_metrics(text)
     assert servers.metric(m, "a_total", **{"class": "reactive"}) == 5 and servers.metric(m, "a_total", x="1") == 2
     assert servers.metric(m, "a_total", x="9") is None and servers.metric(m, "a") is None

@@ -183,7 +183,9 @@ static void nothing_shows_across_salts(void **state) {
     assert_int_equal(kv_attach(k, s, 42, tokens_a, &ref), 0);
   }
   kv_totals(k, &after);
-  assert_memory_equal(&before, &after, sizeof before);
+  assert_true(after.hits == before.hits && after.hit_pages == before.hit_pages &&
+              after.hit_tokens == before.hit_tokens && after.nodes == before.nodes &&
+              after.evictions == before.evictions && after.node_bytes == before.node_bytes);
   compute(k, s, tokens_a, 0, 64, true, 42, N); /* the same tokens: pages of its own */
   kv_totals(k, &after);
   assert_true(after.nodes == before.nodes + 2 || after.evictions > before.evictions);

@@ -447,8 +447,12 @@ static void an_idle_engine_measures_by_itself(void **state) {
   int64_t end = clock_real_now(NULL) + INT64_C(60000000000);
   while (!is_measured(&e) && clock_real_now(NULL) < end) usleep(100000);
   assert_true(is_measured(&e));
+  usleep(200000); /* the file comes after the table */
+  json_t *o = costs_of(&e);
+  bool quiet = json_real_value(json_object_get(o, "processor_share")) >= PROFILE_QUIET / 1000.0;
+  json_decref(o);
   engine_close(&e);
-  assert_int_equal(access(file_path, R_OK), 0);
+  assert_int_equal(access(file_path, R_OK) == 0, quiet); /* else the next try is a minute away */
 }
 
 /* In the middle of it: nothing hangs, nothing leaks. */

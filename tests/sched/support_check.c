@@ -137,7 +137,7 @@ static void check_promoted(sim *s) {
   uint32_t spans = 0, rows = 0, who = SCHED_NONE;
   for (uint32_t i = 0; i < SCHED_LAUNCHES_MAX; i++) {
     const sim_launch *l = &s->launches[i];
-    if (!l->used) continue;
+    if (!l->used || l->v.state == SCHED_STOPPED) continue;
     rows += l->promoted_rows;
     /* Who was raised since is no background any more. */
     if (!l->promoted_span || is_reactive(&s->jobs[l->prompt_job])) continue;
@@ -212,7 +212,8 @@ static int64_t most_truth(const sim *s) {
 }
 
 /* From the end of one iteration with reactive rows to the end of the next, with what ran between,
- * as long as only background could be the reason. Over 16 of them in a row the credit may give back what earlier ones have left (2 S at most), and X what it holds (its cap). */
+ * as long as only background could be the reason. Over 16 of them in a row the credit may give back what earlier ones have left (2 S at most), and X what it holds (its cap,
+ * down to one stretch below 0). */
 void sim_check_launch_end(sim *s, const sim_launch *l) {
   int64_t now = s->clock.now_ns, since = s->period_since_ns;
   if (!l->measured) return;
@@ -233,7 +234,8 @@ void sim_check_launch_end(sim *s, const sim_launch *l) {
     allowed += s->window[i].allowed;
     alone = longest(alone, s->window[i].alone);
   }
-  allowed += 2 * alone + longest(4 * s->p->config.preempt_ns, 2 * alone);
+  int64_t d_ns = s->p->config.preempt_ns;
+  allowed += 2 * alone + longest(4 * d_ns, 2 * alone) + d_ns;
   int64_t bound = (int64_t)(((__int128)allowed << 16) /
                             (SCHED_ONE - (int64_t)s->p->config.background_share));
   sim_checked(s, INV_STRETCH, ratio(actual, bound));
@@ -476,14 +478,27 @@ static const sim_launch *flying_on(const sim *s, uint32_t d) {
   return NULL;
 }
 
+/* One reactive prefill at a time: who waits for another's, waits for that. */
+static bool is_next_prefill(const sim *s, const sim_job *j) {
+  for (uint32_t i = 0; i < s->n_active; i++) {
+    const sim_job *o = &s->jobs[s->active[i]];
+    if (o == j || o->r.state != SCHED_PREFILL || !is_reactive(o) || !sim_runnable(s, o)) continue;
+    if (sim_band(o) < sim_band(j) ||
+        (sim_band(o) == sim_band(j) && o->r.prompt_left < j->r.prompt_left))
+      return false;
+  }
+  return true;
+}
+
 static bool is_blocked(const sim *s, const sim_job *j) {
   if (!sim_runnable(s, j) || !is_reactive(j)) return false;
   bool any = false, decode = j->r.state == SCHED_DECODE;
+  if (!decode && !is_next_prefill(s, j)) return false;
   for (uint32_t d = 0; d < s->p->n_devices; d++) {
     const sched_device *dev = &s->device_views[d];
     const sim_launch *l = flying_on(s, d);
     if (!decode && l && l->prompt_job != SCHED_NONE && is_reactive(&s->jobs[l->prompt_job]))
-      return false; /* one reactive prefill at a time */
+      return false;
     if (dev->lost || !(decode ? dev->decodes : dev->prefills && j->r.prompt_left >= dev->step))
       continue;
     if (!l || !is_plain_background(s, l)) return false;
@@ -534,10 +549,9 @@ void sim_check_passage(sim *s, int64_t to_ns) {
   if (!rows || lost) s->period_clean = false;
   if (flies || !background) s->background_seen_ns = to_ns;
   s->longest_wait_ns = longest(s->longest_wait_ns, to_ns - s->background_seen_ns);
-  if (reactive)
-    s->reactive_ns += passed;
-  else
-    s->background_ns += passed;
+  if (reactive) s->reactive_ns += passed;
+  if (reactive && (s->memory.promoted_prefill || s->memory.promoted_row))
+    s->promoted_ns += passed;
   for (uint32_t d = 0; d < s->p->n_devices; d++) {
     if (s->waiting_since_ns[d] < 0) continue;
     int64_t idle = to_ns - s->waiting_since_ns[d];

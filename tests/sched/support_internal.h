@@ -105,8 +105,7 @@ struct sim {
   int64_t period_since_ns; /* end of the last iteration with reactive rows */
   bool period_clean;       /* these were ready all the time since, and no prompt of theirs ran */
   int64_t longest_background_ns, longest_iteration_ns, longest_launch_ns;
-  int64_t reactive_ns; /* in which reactive work was runnable */
-  int64_t background_ns;
+  int64_t reactive_ns, promoted_ns; /* in which reactive work was runnable; and somebody promoted */
   uint64_t background_tokens;
   int64_t longest_wait_ns, background_seen_ns;
 };

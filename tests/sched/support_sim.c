@@ -831,7 +831,7 @@ uint64_t sim_run(const sim_plan *p, sim_report *report, uint64_t max_steps, sim_
                           .x_spent_ns = s->memory.x_spent_ns,
                           .x_earned_ns = s->memory.x_earned_ns,
                           .reactive_ns = s->reactive_ns,
-                          .background_ns = s->background_ns,
+                          .promoted_ns = s->promoted_ns,
                           .longest_wait_ns = s->longest_wait_ns,
                           .steps = s->step,
                           .background_tokens = s->background_tokens};

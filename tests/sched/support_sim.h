@@ -129,7 +129,7 @@ uint64_t sim_run(const sim_plan *p, sim_report *report, uint64_t max_steps, sim_
 
 /* What a run leaves beside results, of the last sim_run. */
 typedef struct sim_totals {
-  int64_t end_ns, x_spent_ns, x_earned_ns, reactive_ns, background_ns, longest_wait_ns;
+  int64_t end_ns, x_spent_ns, x_earned_ns, reactive_ns, promoted_ns, longest_wait_ns;
   uint64_t steps, background_tokens;
 } sim_totals;
 extern sim_totals sim_last;
