@@ -59,6 +59,7 @@ def curve(options, label, path, figures, progress):
     engine = servers.Troika(path, options.threads, PARALLEL, MAX_CONTEXT)
     table = []
     with engine, common.Load(engine, options.seed) as load:
+        load.warm_up()
         for context in options.contexts:
             prompts = warm(load, context, max(options.batches), progress, max(options.batches) * context / 1000)
             row = [f"{context} tokens of context"]
@@ -95,6 +96,7 @@ def one_cap(options, label, path, cap, progress):
     result, rng = {}, random.Random(options.seed)
     settle = options.seconds / 6
     with engine, common.Load(engine, options.seed) as load:
+        load.warm_up()
         for context in options.contexts:
             prompts = warm(load, context, IN_FLIGHT + 1, progress, (IN_FLIGHT + 1) * context / 1000)
             begin = time.perf_counter()

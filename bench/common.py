@@ -25,6 +25,8 @@ LABELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma-3-270M"}
 FRONT = 8        # tokens that make each prompt's begin its own, so that no cached prefix helps anybody
 DRAIN_S = 90     # the longest that is waited for requests which a window counts
 OTHERS_MAX = 5   # % of the processors for other programs, from which on a person is warned
+QUIET = 0.05     # of one processor: an engine that uses less has nothing to do
+QUIET_S = 5      # for so long, before it is measured: troika waits a little before it takes its time for a profile
 REPEAT_S = 0.25  # before a background request is sent again that was refused
 
 
@@ -132,6 +134,23 @@ class Load:
                 self.post_refill()
             else:
                 self.loop.at(time.perf_counter() + REPEAT_S, self.post_refill)
+
+    def warm_up(self, seconds=120):
+        """One request, then until the engine has been quiet for a while: whatever it does once, or measures when it first has time, is
+        not in what follows, nor in the other engine's way."""
+        call = self.post("reactive", 160, 16)
+        self.loop.run(lambda: call.done, call.begun + DRAIN_S)
+        self.take()
+        if not call.done or not checked(call).ok:
+            raise servers.ServerError(f"{self.server.label} fails a first request: {checked(call).error if call.done else 'no answer'}")
+        end, quiet = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            before = self.server.cpu_seconds()
+            time.sleep(1)
+            quiet = quiet + 1 if self.server.cpu_seconds() - before < QUIET else 0
+            if quiet == QUIET_S:
+                return
+        print(f"{self.server.label} is still busy {seconds} s after its first request", file=sys.stderr, flush=True)
 
     def ask_metrics(self):
         """A call whose answer metrics_of reads; on the loop, so that no stream is read late because of it."""

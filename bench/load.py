@@ -68,6 +68,7 @@ def small(options, label, path, seconds, figures, progress):
     engine = servers.Troika(path, options.threads, PARALLEL, CONTEXT)
     means = {}
     with engine, common.Load(engine, options.seed) as load:
+        load.warm_up()
         aside = min(seconds, 180.0)
         capacity = common.capacity(load, PARALLEL, PROACTIVE, aside, aside / 2)
         progress.say(f"{label}: capacity {capacity * 60:.2f} proactive requests a minute", aside)
@@ -83,6 +84,7 @@ def small(options, label, path, seconds, figures, progress):
 def large(options, label, path, seconds, figures, progress):
     engine = servers.Troika(path, options.threads, 4, CONTEXT)
     with engine, common.Load(engine, options.seed) as load:
+        load.warm_up()
         name = f"{label}, {engine.label}, {IN_FLIGHT} in flight"
         calls, begin, end = run(load, seconds, min(30.0, seconds / 6), random.Random(options.seed), progress, name)
         metrics, bound = engine.metrics(), engine.bound_ms()

@@ -165,6 +165,8 @@ def measure(label, engines, options, fraction, figures, progress):
     rng = random.Random(options.seed)
     with contextlib.ExitStack() as stack:
         loads = [stack.enter_context(common.Load(stack.enter_context(engine), options.seed)) for engine in engines]
+        for load in loads:
+            load.warm_up()
         windows = [[] for _ in engines]
         idle = [0.0 for _ in engines]
         idle_s = 0.0

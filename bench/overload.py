@@ -102,6 +102,7 @@ def main():
     figures, aside, half = common.Figures("bench-overload"), min(90.0, max(seconds / 4, 12.0)), seconds / 2
     progress = common.Progress(aside + 2 * seconds + 4 * options.deadline_ms / 2000)
     with servers.Troika(*arguments) as engine, common.Load(engine, options.seed) as load:
+        load.warm_up()
         capacity = common.capacity(load, PARALLEL, PROACTIVE, aside, aside / 3)
         progress.say(f"{label} on {engine.label}: capacity {capacity:.3f} requests/s", aside)
     figures.figure(f"{label}, {engine.label}: capacity, proactive requests/s", capacity)
@@ -111,6 +112,7 @@ def main():
             # Both policies see the same arrivals.
             rng = random.Random(f"{options.seed} {turn}")
             with servers.Troika(*arguments, "--overload", policy) as engine, common.Load(engine, options.seed) as load:
+                load.warm_up()
                 calls, begin, end = run(load, half, min(10.0, half / 4), OVERLOAD * capacity, options, rng, progress, policy)
             seen[policy].append({kind: common.outcome(calls, kind, begin, end, shortened) for kind in ("reactive", "proactive")})
             for kind, o in seen[policy][-1].items():

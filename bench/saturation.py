@@ -70,6 +70,7 @@ def main():
     engine = servers.Troika(path, options.threads, PARALLEL, CONTEXT)
     with engine, common.Load(engine, options.seed) as load:
         progress.say(f"{label} on {engine.label}: capacity, {aside:.0f} s")
+        load.warm_up()
         capacity = common.capacity(load, PARALLEL, PROACTIVE, aside, aside / 3)
         progress.say(f"capacity {capacity:.3f} requests/s, so {OVERLOAD * capacity:.3f} arrive", aside)
         runs = [("alone", phase(load, options, aside, 0, 0, rng, progress, "alone")),

@@ -82,6 +82,8 @@ def main():
         progress.say(f"{label}: {trials} trials of {len(cases)} cases, prompt of {big_in} tokens")
         with contextlib.ExitStack() as stack:
             loads = [stack.enter_context(common.Load(stack.enter_context(engine), options.seed)) for engine in engines]
+            for load in loads:
+                load.warm_up()
             seen = {case: [] for case in cases}
             for number in range(trials):
                 for case in cases:

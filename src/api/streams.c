@@ -328,17 +328,19 @@ void api_stream_end_as(api_streams *s, api_stream *e, api_stream_end how, unsign
 
 /* --- for /v1/streams */
 
+/* PATCH counts at once, what the engine says of it a moment later. */
 static const char *state_name(const api_stream *e, const troika_stream_info *info) {
   static const char *const ends[] = {"done", "cancelled", "refused", "failed"};
   static const char *const states[] = {[TROIKA_STREAM_IDLE] = "ending",
                                        [TROIKA_STREAM_QUEUED] = "queued",
                                        [TROIKA_STREAM_PREFILL] = "prefill",
-                                       [TROIKA_STREAM_DECODE] = "decode",
-                                       [TROIKA_STREAM_SUSPENDED] = "suspended"};
+                                       [TROIKA_STREAM_DECODE] = "decode"};
   if (e->ended) return ends[e->how];
   if (e->drop) return "ending";
   if (!e->set) return "preparing";
-  return e->suspended ? "suspended" : states[info->state];
+  if (e->suspended) return "suspended";
+  if (info->state != TROIKA_STREAM_SUSPENDED) return states[info->state];
+  return info->completion_tokens ? "decode" : info->computed_tokens ? "prefill" : "queued";
 }
 
 static void put_text(const char *name, const char *text, bytes_buffer *out) {

@@ -82,8 +82,8 @@ int main(int argc, char **argv) {
   if (command < 0) {
     if (*name) return unknown_command(name);
     fprintf(stderr,
-            "troika: which command? run, chat, serve, top, replay, bench, inspect, tokenize, synth, "
-            "profile, help, version\n");
+            "troika: which command? run, chat, serve, top, replay, bench, inspect, tokenize, "
+            "synth, profile, help, version\n");
     return CLI_USAGE;
   }
   log_setup(LOG_WARN, false); /* serve says more */

@@ -176,7 +176,7 @@ const option options_table[] = {
     TEXT("url", 0, TOP, "URL", "http://127.0.0.1:8080", "Server to watch.", url),
     NUMBER("interval", NULL, 0, OPTION_REAL, TOP, "1", 0.1, 3600, "Seconds between refreshes.",
            interval),
-    FLAG("once", 0, TOP, "Print once and end; so it is where standard output is no terminal.", once),
+    FLAG("once", 0, TOP, "Print once and end, as where standard output is no terminal.", once),
 };
 const unsigned options_count = sizeof options_table / sizeof *options_table;
 

@@ -122,7 +122,8 @@ static void decide_again(replay *r, const sched_recorded *d) {
   r->after = memory;
 }
 
-/* False: said why, or interrupted. *problem: why the record ends before the file; NULL: it does not. */
+/* False: said why, or interrupted. *problem: why the record ends before the file; NULL: it does
+ * not. */
 static bool decide_all(replay *r, const char **problem) {
   sched_recorded d;
   for (;;) {

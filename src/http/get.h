@@ -16,7 +16,8 @@
 typedef struct http_peer http_peer;
 
 /* url: http://HOST[:PORT][/], HOST a name, an IPv4 or an [IPv6] address; http:// may be left out.
- * Looks the name up, which may wait for the network. Errors: INVALID (the URL), IO (no such host). */
+ * Looks the name up, which may wait for the network. Errors: INVALID (the URL), IO (no such host).
+ */
 troika_status http_peer_open(const char *url, http_peer **out, troika_error *err);
 void http_peer_close(http_peer **peer);
 const char *http_peer_url(const http_peer *peer); /* http://HOST:PORT */

@@ -245,7 +245,7 @@ device_row *launch_slot_rows(troika_runtime *rt, uint32_t slot);
 void launch_set_run(troika_runtime *rt, uint32_t slot, uint32_t rows, device_command *out);
 /* A LAUNCH and the JOINs after it. */
 void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n);
-void launch_resume(troika_runtime *rt, launch *l);
+void launch_resume(troika_runtime *rt, launch *l, bool promoted);
 void launch_stop(troika_runtime *rt, launch *l);
 void launch_drop(troika_runtime *rt, launch *l);
 void launch_complete(troika_runtime *rt, const device_completion *completion);

@@ -136,8 +136,9 @@ void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n) {
   submit(rt, l);
 }
 
-void launch_resume(troika_runtime *rt, launch *l) {
+void launch_resume(troika_runtime *rt, launch *l, bool promoted) {
   CHECK(l->active && l->state == SCHED_STOPPED);
+  l->promoted = promoted;
   submit(rt, l);
 }
 
@@ -231,7 +232,11 @@ static void finish_rows(troika_runtime *rt, request *r, float *logits) {
              r->prompt_n); /* before a window lets go of pages */
   kv_sequence_keep_from(rt->pages, r->seq, r->computed);
   request_release_followers(rt, r);
-  if (request_cancelled(r) || r->computed < r->prompt_n) return;
+  if (request_cancelled(r)) { /* now: a retry that attached later would find its token not drawn */
+    request_end(rt, r, TROIKA_FINISH_CANCELLED, TROIKA_OK, "");
+    return;
+  }
+  if (r->computed < r->prompt_n) return;
   if (!r->max_new) {
     request_end(rt, r, TROIKA_FINISH_LENGTH, TROIKA_OK, "");
   } else if (r->computed == r->n) {

@@ -179,7 +179,7 @@ static size_t apply_one(troika_runtime *rt, const sched_action *a, size_t n) {
       launch_begin(rt, a, taken);
       break;
     case SCHED_RESUME:
-      launch_resume(rt, l);
+      launch_resume(rt, l, a->promoted);
       break;
     case SCHED_DROP:
       launch_drop(rt, l);

@@ -116,8 +116,8 @@ typedef struct profile_state {
 troika_status profile_open(troika_runtime *rt, const char *path, troika_error *err);
 void profile_close(troika_runtime *rt); /* the runtime's thread has ended; also if never opened */
 
-/* A machine that others use gives a table that is too slow for good. So one that nobody asked for is
- * kept in the file only if the processors were ours; else it serves for the time being, and is
+/* A machine that others use gives a table that is too slow for good. So one that nobody asked for
+ * is kept in the file only if the processors were ours; else it serves for the time being, and is
  * measured again a minute later, a few times. */
 
 /* Once a turn of the loop: when the loop must look again because of this (INT64_MAX: never). From
@@ -154,7 +154,10 @@ void profile_errors(profile_state *s, const graph *g, profile_facts *facts);
 /* s->key, and s->path from what was named. False: no memory. */
 bool profile_identify(troika_runtime *rt, const char *path);
 void profile_guess(const troika_runtime *rt, cost_table *out);
-bool profile_load(troika_runtime *rt); /* profile.path into rt->costs; false: said why in the log */
+/* The file at s->path, if it was measured for s->key and can be true. False: the log says why,
+ * unless it is not there. Any thread. */
+bool profile_read(const profile_state *s, cost_table *t, profile_facts *facts);
+bool profile_load(troika_runtime *rt); /* the same into rt->costs, before its thread starts */
 bool profile_save(troika_runtime *rt);
 
 #endif

@@ -255,12 +255,11 @@ static ssize_t read_file(const char *path, char *out) {
   return len;
 }
 
-bool profile_load(troika_runtime *rt) {
-  profile_state *s = &rt->profile;
+bool profile_read(const profile_state *s, cost_table *t, profile_facts *facts) {
   char *text = malloc(FILE_MAX);
   const char *why = "it is no JSON";
-  cost_table t = {0};
-  profile_facts facts = {0};
+  *t = (cost_table){0};
+  *facts = (profile_facts){0};
   ssize_t len = text ? read_file(s->path, text) : -1;
   if (len < 0) {
     if (errno != ENOENT)
@@ -271,18 +270,26 @@ bool profile_load(troika_runtime *rt) {
   }
   json_t *o = json_loadb(text, (size_t)len, JSON_REJECT_DUPLICATES, NULL);
   free(text);
-  if (o) why = read_table(o, s->key, &t, &facts);
+  if (o) why = read_table(o, s->key, t, facts);
   json_decref(o);
   if (why) {
     log_line(LOG_WARN, "%s is not used, %s: launches are measured again", s->path, why);
     return false;
   }
+  log_line(LOG_DEBUG, "%s: launches were measured %s", s->path, facts->when);
+  return true;
+}
+
+bool profile_load(troika_runtime *rt) {
+  profile_state *s = &rt->profile;
+  cost_table t;
+  profile_facts facts;
+  if (!profile_read(s, &t, &facts)) return false;
   rt->costs = t;
   pthread_mutex_lock(&rt->stats_lock);
   rt->shown_costs = t;
   s->facts = facts;
   pthread_mutex_unlock(&rt->stats_lock);
-  log_line(LOG_DEBUG, "%s: launches were measured %s", s->path, facts.when);
   return true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recorder.h - the flight recorder: every decision of the policy, what it saw and what it said, in a
- * file, so that a run can be replayed (`troika replay`) and a surprise explained. sched/record.h has
- * the format. Runtime thread only. */
+/* recorder.h - the flight recorder: every decision of the policy, what it saw and what it said, in
+ * a file, so that a run can be replayed (`troika replay`) and a surprise explained. sched/record.h
+ * has the format. Runtime thread only. */
 #ifndef RUNTIME_RECORDER_H
 #define RUNTIME_RECORDER_H
 

@@ -186,7 +186,8 @@ void request_drop_readers(troika_runtime *rt, request *r) {
   if (!r->readers->reader_next || request_cancelled(r)) return;
   for (troika_stream *s = r->readers, *next; s; s = next) {
     next = s->reader_next;
-    if (!atomic_load(&s->cancelled)) continue;
+    /* The last one stays even if it has just left as well: then the request itself ends. */
+    if (!atomic_load(&s->cancelled) || !r->readers->reader_next) continue;
     reader_remove(r, s);
     pthread_mutex_lock(&s->lock);
     s->left = s->ended = true;

@@ -162,6 +162,7 @@ static void limit_queue(decision *d, gate *g) {
 
 void sched_admit(decision *d) {
   gate g = {.background = 0};
+  bool claimed = false;
   for (uint32_t k = 0; k < d->n_running; k++) {
     const sched_request *r = request_of(d, d->order[k]);
     if (d->flags[d->order[k]] & (OVER | GONE) || r->held) continue;
@@ -175,6 +176,9 @@ void sched_admit(decision *d) {
     sched_band band = band_of(r);
     int64_t wait_ns = 0;
     if (d->flags[i] & (OVER | GONE)) continue;
+    /* Running background first, or who is admitted and who is suspended would take turns. */
+    if (band == SCHED_BAND_P && !claimed) sched_claim_running(d, false);
+    claimed = claimed || band == SCHED_BAND_P;
     sched_reason reason = SCHED_REASON_NONE;
     if (!sched_fits(r->most, d->v->pages_total))
       reason = SCHED_REASON_PAGES;
@@ -190,6 +194,7 @@ void sched_admit(decision *d) {
     if (goes && admit(d, &g, i)) continue;
     g.waiting++;
   }
+  if (!claimed) sched_claim_running(d, false);
   d->m->backlog_ns = g.ahead_ns[SCHED_BAND_P];
   if (!d->full) limit_queue(d, &g);
 }

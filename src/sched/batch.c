@@ -264,8 +264,7 @@ void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *
   b->n_reactive = b->n;
   begin_pass(d, s, &b->load, &p);
   int64_t stretched = u->iteration_ns + ratio_of(u->iteration_ns, u->e);
-  int64_t g = sub_ns(u->latest_ns, d->now);
-  p.budget_ns = max_ns(u->iteration_ns, min_ns(stretched + d->m->credit_ns, g));
+  p.budget_ns = max_ns(u->iteration_ns, min_ns(stretched + d->m->credit_ns, 2 * u->iteration_ns));
   p.fixed = d->c->bcap != 0;
   if (p.fixed) {
     uint32_t left = d->c->bcap > b->n ? d->c->bcap - b->n : 0;

@@ -80,6 +80,7 @@ typedef struct decision {
   uint32_t pages[SCHED_GROUPS];
   uint32_t places_held;
   uint32_t admitted; /* id + 1 of the first one */
+  bool suspended;    /* someone was */
   flight flights[FLIGHTS_MAX];
   uint32_t n_flights;
   site sites[SCHED_DEVICES_MAX];

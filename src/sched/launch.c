@@ -131,9 +131,20 @@ bool sched_launch_batch(decision *d, uint32_t device, const batch *b) {
   return true;
 }
 
+/* It may have been launched before what it carries was promoted. */
+static bool holds_promoted(decision *d, const flight *f) {
+  const sched_memory *m = d->m;
+  if (m->promoted_prefill && f->l->prompt_request == m->promoted_prefill - 1) return true;
+  uint32_t i = m->promoted_row ? sched_find(d, m->promoted_row - 1) : SCHED_NONE;
+  return i != SCHED_NONE && sched_flight_of(d, request_of(d, i)) == f;
+}
+
 bool sched_resume(decision *d, flight *f) {
-  sched_action action = {
-      .kind = SCHED_RESUME, .device = f->l->device, .request = SCHED_NONE, .launch = f->l->id};
+  sched_action action = {.kind = SCHED_RESUME,
+                         .device = f->l->device,
+                         .promoted = holds_promoted(d, f),
+                         .request = SCHED_NONE,
+                         .launch = f->l->id};
   if (!sched_act(d, action)) return false;
   occupy(d, f->l->device, f->l->id, f->slots, &f->load, f->reactive, f->rest_ns,
          ratio_of(f->l->total_ns, slack_of(d, f->has_r)));

@@ -86,6 +86,7 @@ static bool suspend(decision *d, uint32_t i) {
   if (!sched_act(d, (sched_action){.kind = SCHED_SUSPEND, .request = r->id, .launch = SCHED_NONE}))
     return false;
   d->flags[i] |= GONE;
+  d->suspended = true;
   d->places_held--;
   for (int g = 0; g < SCHED_GROUPS; g++) d->pages[g] += r->holds[g];
   return true;

@@ -4,27 +4,11 @@
  *
  * A device that can stop holds no launch back for being long: it starts, is stopped at `until`, or
  * when more urgent work is there, and goes on afterwards. Whatever takes time from reactive work
- * has an `until` and is paid: by X if it is promoted, by the credit if it runs in a gap between two
- * iterations. */
+ * has an `until` and is paid: by X if it is promoted, by the slack if it is an iteration's rest. */
 #include "sched/internal.h"
 
 static int64_t stretched_ns(const urgent *u) {
   return u->iteration_ns + ratio_of(u->iteration_ns, u->e);
-}
-
-/* A gap is for what is stopped, and what the credit has left once all rows that want to join have
- * done so. */
-static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch *b) {
-  const site *s = &d->sites[device];
-  flight *f = sched_background_span(d, device);
-  if (!f || b->left_out || d->c->bcap || d->m->level >= 2) return false;
-  int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
-  int64_t limit = min_ns(left, sub_ns(u->due_ns, d->now));
-  if (!sched_is_worth(d, s, f->rest_ns, limit)) return false;
-  if (!sched_resume(d, f)) return false;
-  sched_limit(d, f->l->id, s->dev->can_stop ? add_ns(d->now, limit) : SCHED_NEVER,
-              SCHED_PAYS_CREDIT);
-  return true;
 }
 
 static void account(decision *d, const urgent *u, const batch *b) {
@@ -40,11 +24,10 @@ static void account(decision *d, const urgent *u, const batch *b) {
   m->x_spent_ns += b->total_ns - b->unpromoted_ns;
 }
 
-/* A stopped background iteration is finished first if the slack or the credit pays what is left of
- * it; else it is given up, and its rows may join. True: it goes on. */
+/* A stopped background iteration is finished first if the slack pays what is left of it; else it is given up, and its rows may join. True: it goes on. */
 static bool finish_background(decision *d, flight *f, const urgent *u) {
   const site *s = &d->sites[f->l->device];
-  int64_t limit = stretched_ns(u) - u->iteration_ns + d->m->credit_ns;
+  int64_t limit = stretched_ns(u) - u->iteration_ns;
   limit = min_ns(limit, sub_ns(u->due_ns, d->now));
   bool goes_on = f->rest_ns <= limit && d->m->level < 2 && !d->c->bcap;
   if (!goes_on) {
@@ -76,7 +59,6 @@ static void run_rows(decision *d, uint32_t device, const urgent *u) {
   while ((f = sched_background_rows(d, device)))
     if (d->full || finish_background(d, f, u)) return;
   sched_batch_reactive(d, device, u, &b);
-  if (fill_gap(d, device, u, &b)) return;
   if (!sched_launch_batch(d, device, &b)) return;
   account(d, u, &b);
   if (b.promoted != SCHED_NONE && d->m->promoted_tokens) d->m->promoted_tokens--;

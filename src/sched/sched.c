@@ -5,8 +5,7 @@
  *   look      requests in order, launches, devices, predicted times
  *   expire    what is cancelled or late
  *   pages     claims of running reactive requests
- *   admit     R, I, P; refuse
- *   pages     claims of running background
+ *   admit     R, I; claims of running background; P; refuse
  *   promote   whose time has come
  *   review    what is in flight: stop it?
  *   pick      for each free device: what next? Not if someone was admitted: see sched.h
@@ -69,6 +68,13 @@ static void settle_accounts(decision *d) {
   if (m->credit_ns < -2 * m->pass1_ns) m->credit_ns = -2 * m->pass1_ns;
 }
 
+/* What was admitted is waited for once; and not twice in a row while others give way: however they
+ * change places, something runs. */
+static bool is_waited_for(const decision *d) {
+  if (!d->admitted || d->admitted == d->m->waited_for) return false;
+  return !(d->suspended && d->m->waited_for);
+}
+
 static void remember(decision *d) {
   sched_memory *m = d->m;
   bool runnable = sched_is_reactive_runnable(d);
@@ -102,6 +108,7 @@ static void begin(decision *d, const sched_view *view, sched_memory *memory, int
   d->n = 0;
   d->full = false;
   d->admitted = 0;
+  d->suspended = false;
   d->rp = SCHED_NONE;
   d->rp_site = SCHED_NONE;
   d->rp_flight = NULL;
@@ -126,14 +133,11 @@ size_t sched_decide(const sched_view *view, sched_memory *memory, int64_t now_ns
   sched_settle_pressure(&d);
   sched_claim_running(&d, true);
   sched_admit(&d);
-  sched_claim_running(&d, false);
   sched_promote(&d);
   sched_choose_prefill(&d);
   sched_review(&d);
-  if (d.admitted && d.admitted != memory->waited_for)
-    sched_wake_by(&d, now_ns);
-  else
-    sched_pick(&d);
+  if (d.admitted && d.admitted != memory->waited_for) sched_wake_by(&d, now_ns);
+  if (!is_waited_for(&d)) sched_pick(&d);
   remember(&d);
   *wake_ns = d.wake;
   return d.n;

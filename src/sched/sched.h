@@ -110,7 +110,7 @@ typedef struct sched_launch_view {
   uint32_t id;      /* below SCHED_LAUNCHES_MAX; chosen by LAUNCH, free again when it has ended */
   uint8_t device;   /* index into view.devices */
   uint8_t state;    /* sched_launch_state */
-  uint8_t promoted; /* as its LAUNCH said */
+  uint8_t promoted; /* as its LAUNCH or last RESUME said */
   uint8_t slots;    /* SCHED_SLOT_* that it holds; bands may have changed since its LAUNCH */
   uint32_t prompt_request; /* whose span it carries, or SCHED_NONE; its decode rows are the requests
                               in DECODE that name it */
@@ -183,7 +183,8 @@ typedef struct sched_memory {
   uint64_t decisions;
   int64_t then_ns; /* of the last decision */
   int64_t x_ns;    /* X */
-  int64_t x_floor_ns; /* X is spent down to this while reactive work is runnable: D at a time of what
+  int64_t
+      x_floor_ns; /* X is spent down to this while reactive work is runnable: D at a time of what
                          was saved, that the next person may not meet all of it */
   int64_t credit_ns;
   int64_t above_ns, below_ns; /* since when pressure is above 1, below 0.7; 0: it is not */
@@ -216,7 +217,7 @@ typedef enum sched_action_kind {
   SCHED_LAUNCH,  /* launch, device; request and rows: the prompt span (SCHED_NONE, 0: none); decode
                     rows by the JOINs behind it; promoted; ns: predicted */
   SCHED_JOIN,    /* request: its decode row joins the LAUNCH before; promoted */
-  SCHED_RESUME,  /* launch: a stopped one goes on */
+  SCHED_RESUME,  /* launch: a stopped one goes on; promoted: it carries what is promoted by now */
   SCHED_DROP,    /* launch: a stopped one is given up; its rows are free again */
   SCHED_STOP     /* launch: a running one is to stop */
 } sched_action_kind;

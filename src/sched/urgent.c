@@ -147,16 +147,23 @@ static bool has_waited_enough(const decision *d, uint32_t device) {
   return false;
 }
 
-/* What cannot be stopped must be over when the reactive prefill, which is elsewhere, comes to decode
- * here; and once background has cost it D, none starts where it could want to be. */
+/* What cannot be stopped must be over when the reactive prefill, which is elsewhere, comes here: to
+ * decode, or with rows that are less than a step there. Once background has cost it D, none starts
+ * where it could want to be. */
 static bool is_needed_soon(decision *d, uint32_t device, int64_t ns) {
   const site *s = &d->sites[device];
   if (s->dev->can_stop || d->rp == SCHED_NONE || d->rp_site == device) return false;
   const sched_request *r = request_of(d, d->rp);
   if (r->blocked_ns >= d->c->preempt_ns && device == d->decode_site) return true;
   if (has_waited_enough(d, device)) return true;
-  if (d->rp_site == SCHED_NONE || device != d->decode_site) return false;
-  int64_t rest = sched_prefill_ns(d, &d->sites[d->rp_site], r);
+  if (d->rp_site == SCHED_NONE) return false;
+  const site *there = &d->sites[d->rp_site];
+  uint32_t odd = there->dev->step > 1 ? r->prompt_left % there->dev->step : 0;
+  bool comes = odd && s->dev->prefills && s->dev->step <= 1;
+  if (device != d->decode_site && !comes) return false;
+  sched_request until = *r;
+  if (comes) until.prompt_left -= odd;
+  int64_t rest = sched_prefill_ns(d, there, &until);
   if (d->rp_flight) rest = sub_ns(rest, sub_ns(d->rp_flight->l->total_ns, d->rp_flight->rest_ns));
   return min_ns(cost_sure(s->cost, ns), d->c->preempt_ns) > rest;
 }

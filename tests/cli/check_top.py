@@ -234,7 +234,8 @@ def check_server_goes_away():
 def check_errors(server):
     _, err = top("--url", "http://127.0.0.1:1", code=1)
     assert err == "troika: http://127.0.0.1:1 does not show its streams: Connection refused\n", err
-    for url in ("", "http://", "https://x", "http://h:0", "http://h:99999", "http://h:8x", "http://a b", "http://u@h", "http://h/v1", "[::1"):
+    for url in ("", "http://", "https://x", "http://h:0", "http://h:99999", "http://h:8x", "http://a b", "http://u@h", "http://h/v1",
+                "[::1"):
         _, err = top("--url", url, code=2)
         assert "is no address like" in err, (url, err)
     _, err = top("--url", "http://no-such-host.invalid:80", code=1)
@@ -329,7 +330,8 @@ def check_answers_that_are_none():
             out, _ = top("--url", strange.url, "--once", *FAST)
             assert "no request is open" in out
     bad = [(b"", "no HTTP"), (b"SSH-2.0-x\r\n", "no HTTP"), (b"HTTP/1.1 abc OK\r\n\r\n", "no HTTP"), (b"HTTP/1.1 200 OK\r\nX: ", "no HTTP"),
-           (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "no HTTP"), (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "no HTTP"),
+           (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "no HTTP"),
+           (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "no HTTP"),
            (b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 200000 + b"\r\n\r\n", "no HTTP"), (b"\n" * 100000, "no HTTP"),
            (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{}", "ended in the middle"),
            (chunked + b"zz\r\n{}", "no HTTP"), (chunked + b"2\r\n{}xx\r\n", "no HTTP"), (chunked + b"7fffffffffffffffff\r\n", "no HTTP"),

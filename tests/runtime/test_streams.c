@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctest: slow
- * Streams of two classes on a real model: who goes first, what a preempted answer is worth, and what
- * suspend, attach, deadlines and shared prefixes do. */
+ * Streams of two classes on a real model: who goes first, what a preempted answer is worth, and
+ * what suspend, attach, deadlines and shared prefixes do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ typedef struct ask {
   troika_request q;
 } ask;
 
-/* A prompt of `n` tokens that begins with `first`, so that no two share a page unless they shall. */
+/* A prompt of `n` tokens that begins with `first`, so that no two share a page by chance. */
 static void make_ask(const engine *e, ask *a, const char *first, uint32_t n, troika_class class_) {
   char text[16384];
   size_t len = 0;
@@ -79,8 +79,8 @@ static void wait_for(const troika_stream *s, troika_stream_state state, uint32_t
 }
 
 /* The same greedy tokens with the same log-probabilities, bit for bit: alone, in company of both
- * classes, with every launch stopped after each few panels, with pages taken in mid answer, and from
- * a shared prefix. */
+ * classes, with every launch stopped after each few panels, with pages taken in mid answer, and
+ * from a shared prefix. */
 static void answers_do_not_depend_on_company(void **state) {
   (void)state;
   enum { N = 6 };

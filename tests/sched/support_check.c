@@ -43,7 +43,8 @@ static void replay(sim *s, const sched_memory *before, size_t room) {
   memset(actions, 0xA5, room * sizeof *actions);
   size_t n = sched_decide(&view, &memory, s->clock.now_ns, actions, room, &wake);
   sim_checked(s, INV_REPLAY, 0);
-  bool same = n == s->n_actions && wake == s->wake_ns && !memcmp(&memory, &s->memory, sizeof memory);
+  bool same =
+      n == s->n_actions && wake == s->wake_ns && !memcmp(&memory, &s->memory, sizeof memory);
   for (size_t i = 0; i < n && same; i++) {
     const sched_action *a = &actions[i], *b = &s->actions[i];
     same = a->kind == b->kind && a->reason == b->reason && a->device == b->device &&
@@ -161,7 +162,7 @@ static int64_t reactive_iteration(const sim *s, uint32_t d) {
   return cost_time(&s->cost[d], &load) * (rounds > 1 ? rounds : 1);
 }
 
-static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64_t budget);
+static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64_t total);
 
 void sim_check_launch(sim *s, sim_launch *l) {
   uint32_t d = l->v.device;
@@ -190,7 +191,7 @@ void sim_check_launch(sim *s, sim_launch *l) {
     l->alone_ns = cost_time(cost, &reactive);
     l->allowed_ns = l->alone_ns + times(l->alone_ns, e);
     s->longest_iteration_ns = longest(s->longest_iteration_ns, l->allowed_ns);
-    if (s->step % PASSES_EVERY == 0 || s->step % 37 == 0) passes(s, l, &reactive, l->allowed_ns);
+    if (s->step % PASSES_EVERY == 0 || s->step % 37 == 0) passes(s, l, &reactive, total);
   }
   /* Charged as time passes: what it really takes, in company. */
   if (all.gen_rows > reactive.gen_rows || (l->v.prompt_rows && !reactive_span))
@@ -212,8 +213,9 @@ static int64_t most_truth(const sim *s) {
 }
 
 /* From the end of one iteration with reactive rows to the end of the next, with what ran between,
- * as long as only background could be the reason. Over 16 of them in a row the credit may give back what earlier ones have left (2 S at most), and X what it holds (its cap,
- * down to one stretch below 0). */
+ * as long as only background could be the reason. Over 16 of them in a row the credit may give back
+ * what earlier ones have left (2 S at most), and X what it holds (its cap, down to one stretch
+ * below 0). */
 void sim_check_launch_end(sim *s, const sim_launch *l) {
   int64_t now = s->clock.now_ns, since = s->period_since_ns;
   if (!l->measured) return;
@@ -236,18 +238,27 @@ void sim_check_launch_end(sim *s, const sim_launch *l) {
   }
   int64_t d_ns = s->p->config.preempt_ns;
   allowed += 2 * alone + longest(4 * d_ns, 2 * alone) + d_ns;
-  int64_t bound = (int64_t)(((__int128)allowed << 16) /
-                            (SCHED_ONE - (int64_t)s->p->config.background_share));
+  int64_t bound =
+      (int64_t)(((__int128)allowed << 16) / (SCHED_ONE - (int64_t)s->p->config.background_share));
   sim_checked(s, INV_STRETCH, ratio(actual, bound));
   if (actual > bound)
     sim_violation(s, INV_STRETCH, false, "16 iterations took %.3f ms: at most %.3f ms",
                   (double)actual * 1e-6, (double)bound * 1e-6);
 }
 
-/* 16: the P rows that joined against the best that would have fitted. Among rows of value 1 the
- * best set is one of all subsets; brute force keeps us honest about KV and steps of the table. */
-static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64_t budget) {
+/* What the credit was before this launch, which changed it by (1+e) S - T. False: it was cut. */
+static bool credit_before(const sim *s, int64_t allowed, int64_t total, int64_t *credit) {
+  int64_t cap = 2 * s->memory.pass1_ns, now = s->memory.credit_ns;
+  *credit = now - allowed + total;
+  return now < cap && now > -cap;
+}
+
+/* 16: the P rows that joined against the most that would have fitted, of all subsets: brute force
+ * keeps us honest about KV and about steps of the table. The budget is (1+e) S and the credit, at
+ * least S and at most G. Value and price of a decode row: 1, so the most are the best. */
+static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64_t total) {
   uint64_t kv[ROWS_BRUTE];
+  int64_t credit, budget, g = 2 * l->alone_ns + s->p->config.preempt_ns;
   uint32_t n = 0, chosen = 0;
   const sched_config *c = &s->p->config;
   if (l->promoted_rows || c->bcap || c->tpot_target_ns || l->v.prompt_rows) return;
@@ -255,6 +266,7 @@ static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64
   for (uint32_t i = 0; i < s->n_active; i++) {
     const sim_job *j = &s->jobs[s->active[i]];
     if (j->r.state != SCHED_DECODE || is_reactive(j) || j->r.held || is_over(s, &j->r)) continue;
+    if (j->admitted_now) continue;
     bool joined = j->r.launch == l->v.id;
     if (!joined && (j->r.launch != SCHED_NONE || j->r.need[0] || j->r.need[1])) continue;
     if (n == ROWS_BRUTE) return;
@@ -267,6 +279,9 @@ static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64
     if (s->launches[i].used && &s->launches[i] != l && s->launches[i].v.device == l->v.device)
       held |= s->launches[i].v.slots;
   if (held & SCHED_SLOT_DECODE_P || s->memory.level >= 2) return;
+  if (!credit_before(s, l->allowed_ns, total, &credit)) return;
+  budget = l->allowed_ns + credit < g ? l->allowed_ns + credit : g;
+  if (budget < l->alone_ns) budget = l->alone_ns;
   uint32_t best = 0;
   for (uint32_t set = 0; set < 1u << n; set++) {
     cost_load load = *reactive;
@@ -277,8 +292,7 @@ static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64
       load.gen_kv += kv[i];
       rows++;
     }
-    if (rows > best && rows <= c->decode_rows &&
-        cost_time(&s->cost[l->v.device], &load) <= budget)
+    if (rows > best && rows <= c->decode_rows && cost_time(&s->cost[l->v.device], &load) <= budget)
       best = rows;
   }
   double loss = best > chosen ? (double)(best - chosen) / best : 0;
@@ -306,8 +320,8 @@ void sim_check_token(sim *s, sim_job *j) {
 
 void sim_check_cancel(sim *s, sim_job *j) {
   int64_t took = s->clock.now_ns - j->cancelled_at_ns;
-  int64_t bound = 2 * s->p->config.preempt_ns + times(j->gap_launch_ns, (uint32_t)most_truth(s)) *
-                                                    (s->p->n_devices > 1 ? 2 : 1);
+  int64_t bound = 2 * s->p->config.preempt_ns +
+                  times(j->gap_launch_ns, (uint32_t)most_truth(s)) * (s->p->n_devices > 1 ? 2 : 1);
   sim_checked(s, INV_CANCEL, ratio(took, bound));
   if (took > bound)
     sim_violation(s, INV_CANCEL, false, "request %u ends %.3f ms after its cancel: at most %.3f ms",
@@ -401,8 +415,7 @@ static void check_claims(sim *s) {
   for (uint32_t g = 0; g < SCHED_GROUPS; g++) fits = fits && first->r.need[g] <= free[g];
   if (fits)
     sim_violation(s, INV_ORDER, false, "request %u of band %c waits for a place or pages that %s",
-                  first->r.id, "RIP"[sim_band(first)],
-                  holders ? "background holds" : "are free");
+                  first->r.id, "RIP"[sim_band(first)], holders ? "background holds" : "are free");
 }
 
 static void check_monotone(sim *s) {
@@ -533,8 +546,8 @@ void sim_check_passage(sim *s, int64_t to_ns) {
     bool in = j->r.state == SCHED_PREFILL || j->r.state == SCHED_DECODE;
     if (in && is_reactive(j) && !j->r.held && !is_over(s, &j->r)) reactive = true;
     if (is_blocked(s, j) && passed) check_blocked(s, j, passed);
-    if (j->r.state != SCHED_DECODE || !is_reactive(j) || j->r.held || lost ||
-        j->r.need[0] || j->r.need[1]) /* pages may not be there */
+    if (j->r.state != SCHED_DECODE || !is_reactive(j) || j->r.held || lost || j->r.need[0] ||
+        j->r.need[1]) /* pages may not be there */
       j->gap_clean = false;
     if (j->r.state == SCHED_DECODE && is_reactive(j) && !j->r.held) rows = true;
     if (j->r.state == SCHED_PREFILL && is_reactive(j) && j->r.launch != SCHED_NONE &&
@@ -550,8 +563,7 @@ void sim_check_passage(sim *s, int64_t to_ns) {
   if (flies || !background) s->background_seen_ns = to_ns;
   s->longest_wait_ns = longest(s->longest_wait_ns, to_ns - s->background_seen_ns);
   if (reactive) s->reactive_ns += passed;
-  if (reactive && (s->memory.promoted_prefill || s->memory.promoted_row))
-    s->promoted_ns += passed;
+  if (reactive && (s->memory.promoted_prefill || s->memory.promoted_row)) s->promoted_ns += passed;
   for (uint32_t d = 0; d < s->p->n_devices; d++) {
     if (s->waiting_since_ns[d] < 0) continue;
     int64_t idle = to_ns - s->waiting_since_ns[d];

@@ -18,7 +18,7 @@ typedef struct sim_job {
   const sim_spec *spec;
   sched_request r;
   sim_result result;
-  uint32_t place; /* its sequence, while it is admitted */
+  uint32_t place;                  /* its sequence, while it is admitted */
   uint32_t computed, known, limit; /* tokens in its pages; prompt and emitted; most it may emit */
   uint32_t cached;                 /* tokens whose pages a suspension left */
   uint64_t cached_state, expect;   /* state after `cached`, after `known` tokens of a lone run */
@@ -131,10 +131,10 @@ uint64_t sim_row_kv(const sim_plan *p, uint32_t pos);
 /* support_check.c: around what the engine does. */
 /* view and actions, before they are done */
 void sim_check_decision(sim *s, const sched_memory *before, size_t room);
-void sim_check_launch(sim *s, sim_launch *l);          /* just begun */
+void sim_check_launch(sim *s, sim_launch *l);           /* just begun */
 void sim_check_launch_end(sim *s, const sim_launch *l); /* whole */
-void sim_check_step(sim *s);                           /* actions are done, and nothing at once */
-void sim_check_passage(sim *s, int64_t to_ns);         /* time goes on to there */
+void sim_check_step(sim *s);                            /* actions are done, and nothing at once */
+void sim_check_passage(sim *s, int64_t to_ns);          /* time goes on to there */
 void sim_check_token(sim *s, sim_job *j);
 void sim_check_cancel(sim *s, sim_job *j); /* it ends for that reason */
 void sim_check_end(sim *s);

@@ -133,8 +133,8 @@ static void alone(sim_report *r, uint64_t seed) {
     if (r->of[INV_ALONE].violations + r->of[INV_CANCEL].violations > before)
       printf("  alone %llu: request %u at %.3f ms, %u in, %u out: %.3f ms alone, %.3f in company\n",
              (unsigned long long)seed, other.specs[i].content,
-             (double)other.specs[i].arrival_ns * 1e-6, other.specs[i].prompt,
-             other.specs[i].output, (double)lone * 1e-6, (double)company * 1e-6);
+             (double)other.specs[i].arrival_ns * 1e-6, other.specs[i].prompt, other.specs[i].output,
+             (double)lone * 1e-6, (double)company * 1e-6);
     k++;
   }
   note(r, cancels ? INV_CANCEL : INV_ALONE, longer / may, seed);

@@ -15,7 +15,7 @@ void sim_random_seed(sim_random *r, uint64_t seed, const char *name);
 uint64_t sim_random_next(sim_random *r);
 uint32_t sim_random_below(sim_random *r, uint32_t n); /* n > 0 */
 uint32_t sim_random_between(sim_random *r, uint32_t least, uint32_t most);
-double sim_random_unit(sim_random *r);                    /* [0, 1) */
+double sim_random_unit(sim_random *r);                     /* [0, 1) */
 double sim_random_exponential(sim_random *r, double mean); /* own ln: libm differs by system */
 
 #endif

@@ -26,20 +26,22 @@ static void dump(const sim *s) {
   for (uint32_t i = 0; i < SCHED_LAUNCHES_MAX; i++) {
     const sim_launch *l = &s->launches[i];
     if (!l->used) continue;
-    printf("  launch %u on %u: state %u slots %02x prompt %d x %u, %u rows, began %.3f, done %.3f of "
-           "%.3f ms\n",
-           l->v.id, l->v.device, l->v.state, l->v.slots, (int)l->v.prompt_request,
-           l->v.prompt_rows, l->v.decode_rows, (double)l->v.start_ns * 1e-6,
-           (double)l->v.done_ns * 1e-6, (double)l->v.total_ns * 1e-6);
+    printf(
+        "  launch %u on %u: state %u slots %02x prompt %d x %u, %u rows, began %.3f, done %.3f of "
+        "%.3f ms\n",
+        l->v.id, l->v.device, l->v.state, l->v.slots, (int)l->v.prompt_request, l->v.prompt_rows,
+        l->v.decode_rows, (double)l->v.start_ns * 1e-6, (double)l->v.done_ns * 1e-6,
+        (double)l->v.total_ns * 1e-6);
   }
   for (uint32_t i = 0; i < s->n_active && i < 24; i++) {
     const sim_job *j = &s->jobs[s->active[i]];
-    printf("  %u: %c %s%s%s prompt %u out %u launch %d need %u holds %u wait %.3f blocked %.3f ms\n",
-           j->r.id, "RIP"[sim_band(j)],
-           (const char *[]){"queued", "prefill", "decode", "ended"}[j->r.state],
-           j->r.held ? " held" : "", j->r.cancelled ? " cancelled" : "", j->r.prompt_left,
-           j->r.output_left, (int)j->r.launch, j->r.need[0], j->r.holds[0],
-           (double)(s->clock.now_ns - j->r.waiting_ns) * 1e-6, (double)j->r.blocked_ns * 1e-6);
+    printf(
+        "  %u: %c %s%s%s prompt %u out %u launch %d need %u holds %u wait %.3f blocked %.3f ms\n",
+        j->r.id, "RIP" [sim_band(j)],
+        (const char *[]) { "queued", "prefill", "decode", "ended" }[j->r.state],
+        j->r.held ? " held" : "", j->r.cancelled ? " cancelled" : "", j->r.prompt_left,
+        j->r.output_left, (int)j->r.launch, j->r.need[0], j->r.holds[0],
+        (double)(s->clock.now_ns - j->r.waiting_ns) * 1e-6, (double)j->r.blocked_ns * 1e-6);
   }
 }
 
@@ -73,25 +75,25 @@ static void trace(const sim *s) {
   static const char *const names[] = {"admit",  "refuse", "shorten", "expire", "suspend",
                                       "launch", "join",   "resume",  "drop",   "stop"};
   printf("step %llu at %.3f ms, X %.3f, credit %.3f ms, S %.3f ms, level %u:",
-         (unsigned long long)s->step, (double)s->clock.now_ns * 1e-6,
-         (double)s->memory.x_ns * 1e-6, (double)s->memory.credit_ns * 1e-6,
-         (double)s->memory.pass1_ns * 1e-6, s->memory.level);
+         (unsigned long long)s->step, (double)s->clock.now_ns * 1e-6, (double)s->memory.x_ns * 1e-6,
+         (double)s->memory.credit_ns * 1e-6, (double)s->memory.pass1_ns * 1e-6, s->memory.level);
   for (size_t i = 0; i < s->n_actions; i++) {
     const sched_action *a = &s->actions[i];
     printf(" %s%s", names[a->kind], a->promoted ? "!" : "");
-    if (a->kind >= SCHED_LAUNCH && a->kind != SCHED_JOIN) printf(" L%u on %u", a->launch, a->device);
+    if (a->kind >= SCHED_LAUNCH && a->kind != SCHED_JOIN)
+      printf(" L%u on %u", a->launch, a->device);
     if (a->request != SCHED_NONE) printf(" %u", a->request);
     if (a->rows) printf(" x %u", a->rows);
   }
   printf("\n");
 }
 
-#define LEGAL(condition, ...)                       \
-  do {                                              \
-    if (!(condition)) {                             \
+#define LEGAL(condition, ...)                         \
+  do {                                                \
+    if (!(condition)) {                               \
       sim_violation(s, INV_LEGAL, true, __VA_ARGS__); \
-      return;                                       \
-    }                                               \
+      return;                                         \
+    }                                                 \
   } while (0)
 
 /* ---- what a request is ---- */
@@ -111,9 +113,9 @@ sched_band sim_band(const sim_job *j) {
 
 bool sim_runnable(const sim *s, const sim_job *j) {
   int64_t now = s->clock.now_ns;
-  return (j->r.state == SCHED_PREFILL || j->r.state == SCHED_DECODE) &&
-         j->r.launch == SCHED_NONE && !j->r.held && !j->r.cancelled &&
-         now < j->r.done_deadline_ns && (j->r.emitted || now < j->r.first_deadline_ns);
+  return (j->r.state == SCHED_PREFILL || j->r.state == SCHED_DECODE) && j->r.launch == SCHED_NONE &&
+         !j->r.held && !j->r.cancelled && now < j->r.done_deadline_ns &&
+         (j->r.emitted || now < j->r.first_deadline_ns);
 }
 
 uint64_t sim_row_kv(const sim_plan *p, uint32_t pos) {
@@ -383,10 +385,8 @@ static void add_rows(sim *s, sim_launch *l, sim_job *j, uint32_t slot, uint32_t 
                            .want = want ? DEVICE_WANT_LOGITS : 0};
   }
   if (!l->n_rows[slot]) {
-    s->runs[d][slot] = (device_run){.id = slot,
-                                    .row0 = slot * SIM_SLOT_ROWS,
-                                    .slot = (uint16_t)slot,
-                                    .node_end = 1};
+    s->runs[d][slot] = (device_run){
+        .id = slot, .row0 = slot * SIM_SLOT_ROWS, .slot = (uint16_t)slot, .node_end = 1};
     l->v.slots |= (uint8_t)(1u << slot);
   }
   l->n_rows[slot] += n;
@@ -403,8 +403,7 @@ static void add_rows(sim *s, sim_launch *l, sim_job *j, uint32_t slot, uint32_t 
 static uint8_t slots_held(const sim *s, const sim_launch *but) {
   uint8_t slots = 0;
   for (uint32_t i = 0; i < SCHED_LAUNCHES_MAX; i++)
-    if (s->launches[i].used && &s->launches[i] != but &&
-        s->launches[i].v.device == but->v.device)
+    if (s->launches[i].used && &s->launches[i] != but && s->launches[i].v.device == but->v.device)
       slots |= s->launches[i].v.slots;
   return slots;
 }
@@ -511,9 +510,9 @@ static void admit(sim *s, sim_job *j) {
 }
 
 static void suspend(sim *s, sim_job *j) {
-  LEGAL(j && (j->r.state == SCHED_PREFILL || j->r.state == SCHED_DECODE) &&
-            j->r.launch == SCHED_NONE,
-        "a suspension");
+  LEGAL(
+      j && (j->r.state == SCHED_PREFILL || j->r.state == SCHED_DECODE) && j->r.launch == SCHED_NONE,
+      "a suspension");
   leave(s, j);
   j->r.state = SCHED_QUEUED;
   j->decoding = false;
@@ -735,7 +734,9 @@ static void open_devices(sim *s) {
   const sim_plan *p = s->p;
   soc_device_options options[SCHED_DEVICES_MAX];
   for (uint32_t i = 0; i < p->n_devices; i++)
-    options[i] = (soc_device_options){.name = p->n_devices == 1 ? "cpu" : i ? "gpu" : "npu",
+    options[i] = (soc_device_options){.name = p->n_devices == 1 ? "cpu"
+                                              : i               ? "gpu"
+                                                                : "npu",
                                       .cost = &p->cost[i],
                                       .truth = p->truth[i],
                                       .type = TROIKA_DEVICE_CPU,

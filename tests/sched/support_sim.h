@@ -73,8 +73,8 @@ typedef struct sim_spec {
   int64_t arrival_ns, cancel_ns, suspend_ns, resume_ns, reclass_ns, attach_ns, detach_ns;
   int64_t first_deadline_ns, done_deadline_ns; /* absolute; SCHED_NEVER: none */
   uint8_t class_, reclass, attach_band, child, may_react, tool_end, shortenable;
-  uint32_t session, parent;        /* parent: a session, or SCHED_NONE */
-  uint32_t prefix, prefix_len;     /* SCHED_NONE, 0: shares nothing */
+  uint32_t session, parent;    /* parent: a session, or SCHED_NONE */
+  uint32_t prefix, prefix_len; /* SCHED_NONE, 0: shares nothing */
   uint32_t prompt, output, expected;
   uint32_t content; /* names the tokens of its prompt */
 } sim_spec;
@@ -93,9 +93,9 @@ typedef struct sim_plan {
   uint64_t kv_token_bytes;
   uint32_t window; /* of the second group; 0: one group */
   uint32_t pages[SCHED_GROUPS];
-  bool grows;   /* admission promises the prompt only; rows take the rest as they need it */
-  bool tail;    /* the last row of a prompt is the first decode row; else it ends a span */
-  bool observe; /* launches correct the table */
+  bool grows;        /* admission promises the prompt only; rows take the rest as they need it */
+  bool tail;         /* the last row of a prompt is the first decode row; else it ends a span */
+  bool observe;      /* launches correct the table */
   uint32_t cut_last; /* of 4: how often a suspended request finds its pages again */
   uint32_t n_specs;
   sim_spec specs[SIM_SPECS_MAX]; /* by arrival */

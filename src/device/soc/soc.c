@@ -514,8 +514,7 @@ static troika_status options_check(const soc_options *o, troika_error *err) {
       return error_set(err, TROIKA_INVALID, "device %u has no valid cost table", i);
     if (d->panel_ns <= 0 || !d->step || d->cut_ns < 0)
       return error_set(err, TROIKA_INVALID, "device %u: wanted a panel and a step above 0", i);
-    if (!o->capacity[i])
-      return error_set(err, TROIKA_INVALID, "no capacity for %u devices", i + 1);
+    if (!o->capacity[i]) return error_set(err, TROIKA_INVALID, "no capacity for %u devices", i + 1);
   }
   return TROIKA_OK;
 }

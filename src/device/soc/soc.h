@@ -26,7 +26,7 @@ enum { SOC_DEVICES_MAX = 4, SOC_PAGE_TOKENS = 32 };
 #define SOC_NEVER INT64_MAX
 
 typedef struct soc_device_options {
-  const char *name;      /* borrowed */
+  const char *name;       /* borrowed */
   const cost_table *cost; /* what its launches really cost: copied */
   uint32_t truth;         /* times this, 16.16; 0: 1 */
   uint8_t type;           /* troika_device_type */

@@ -201,9 +201,9 @@ static void test_events_in_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_filling_by_hand),   cmocka_unit_test(test_filling_is_max_min),
-      cmocka_unit_test(test_launches),          cmocka_unit_test(test_alone_takes_its_own_time),
-      cmocka_unit_test(test_company),           cmocka_unit_test(test_events_in_order),
+      cmocka_unit_test(test_filling_by_hand), cmocka_unit_test(test_filling_is_max_min),
+      cmocka_unit_test(test_launches),        cmocka_unit_test(test_alone_takes_its_own_time),
+      cmocka_unit_test(test_company),         cmocka_unit_test(test_events_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
