@@ -41,10 +41,10 @@ oracle: ## compare with the reference implementation (torch, 3 GB of its own set
 	@tools/oracle/run.sh
 	@tools/figures.py oracle --append build/release/tests/test_runtime_oracle build/release/tests/test_runtime_greedy
 
-bits: ## show that answers do not depend on the schedule: equal bits alone, in company, stopped, at every level
+bits: ## show that answers do not depend on the schedule: equal bits alone, in company, preempted, from a cached prefix, at every level
 	@tools/setup.sh test
 	@tools/build.sh release
-	@tools/figures.py bits build/release/tests/test_runtime_bits build/release/tests/test_kernel_check
+	@tools/figures.py bits build/release/tests/test_runtime_bits build/release/tests/test_runtime_same build/release/tests/test_kernel_check
 
 properties: ## the policy's invariants on a million random steps of a virtual engine, a row each
 	@tools/setup.sh test

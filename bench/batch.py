@@ -20,7 +20,7 @@ CONTEXTS = (512, 2048, 8000)
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16)
 CAPS = ("1", "2", "3", "4", "8", "adaptive")
 REACTIVE_OUT, PROACTIVE_OUT, IN_FLIGHT = 96, 64, 8
-MAX_CONTEXT, PARALLEL = 8192, 16
+PARALLEL = 16
 SLACK, SHARE, KEPT = 0.15, 0.05, 0.97
 OVERLAP_MIN = 8  # tokens of each answer while all of them run, or there is nothing to measure
 
@@ -56,7 +56,7 @@ def warm(load, context, count, progress, planned_s):
 
 
 def curve(options, label, path, figures, progress):
-    engine = servers.Troika(path, options.threads, PARALLEL, MAX_CONTEXT)
+    engine = servers.Troika(path, options.threads, PARALLEL, options.context)
     table = []
     with engine, common.Load(engine, options.seed) as load:
         load.warm_up()
@@ -92,7 +92,7 @@ def reactive_tpots(calls, begin, end):
 
 def one_cap(options, label, path, cap, progress):
     """{context: (TPOTs alone, TPOTs in company, proactive tokens/s, its thirds)}"""
-    engine = servers.Troika(path, options.threads, PARALLEL, MAX_CONTEXT, *([] if cap == "adaptive" else ["--bcap", cap]))
+    engine = servers.Troika(path, options.threads, PARALLEL, options.context, *([] if cap == "adaptive" else ["--bcap", cap]))
     result, rng = {}, random.Random(options.seed)
     settle = options.seconds / 6
     with engine, common.Load(engine, options.seed) as load:
@@ -121,7 +121,7 @@ def one_cap(options, label, path, cap, progress):
 
 
 def caps(options, label, path, figures, progress):
-    if not servers.Troika(path, options.threads, PARALLEL, MAX_CONTEXT).has_option("--bcap"):
+    if not servers.Troika(path, options.threads, PARALLEL, options.context).has_option("--bcap"):
         raise servers.ServerError(f"{servers.BINARY} has no option --bcap; is it up to date (make build)? --only curve needs none")
     seen = {}
     for cap in CAPS:
@@ -163,8 +163,7 @@ def main():
     options.contexts = options.contexts or ([512] if options.quick else list(CONTEXTS))
     options.batches = (1, 2, 4, 8) if options.quick else BATCHES
     options.repeats = 1 if options.quick else 5
-    if max(options.contexts) + REACTIVE_OUT > MAX_CONTEXT:
-        parser.error(f"a context has at most {MAX_CONTEXT - REACTIVE_OUT} tokens here")
+    options.context = max(options.contexts) + REACTIVE_OUT
     parts = [options.only] if options.only else ["curve", "caps"]
     planned = {"curve": sum(max(options.batches) * c / 1000 + 10 for c in options.contexts),
                "caps": len(CAPS) * sum((IN_FLIGHT + 1) * c / 1000 + options.seconds * 4 / 3 for c in options.contexts)}

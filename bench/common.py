@@ -278,7 +278,8 @@ def capacity(load, parallel, proactive, seconds, settle):
     middle of requests, and by those in and those out alike, since it may begin in the middle of a wave of prompts."""
     window = run_window(load, "background", seconds, settle, 1, (0, 0), proactive, parallel, random.Random(0))
     if not window.tokens_out:
-        raise servers.ServerError(f"{load.server.label} finished no token in {seconds} s: {window.proactive_failed[:1]}")
+        why = window.proactive_failed[0] if window.proactive_failed else "it needs longer (--seconds)"
+        raise servers.ServerError(f"{load.server.label} gave no token in the {window.seconds:.0f} s that measure its capacity: {why}")
     return (window.tokens_in / proactive[0] + window.tokens_out / proactive[1]) / 2 / window.seconds
 
 
@@ -350,7 +351,7 @@ class Figures(report.Report):
         self.processors = processor_time()
 
     def figure(self, name, measured, wanted="", spread=None):
-        return self.add(name, wanted, stats.rounded(measured), stats.rounded(spread, 2))
+        return self.add(name, wanted, stats.rounded(measured, 6), stats.rounded(spread, 2))
 
     def sample(self, **fields):
         self.samples.append(fields)
@@ -444,6 +445,7 @@ def synth(shape, quant):
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".part")
+        fresh.unlink(missing_ok=True)  # of a run that was interrupted
         print(f"making {path.name} ...", file=sys.stderr, flush=True)
         run = subprocess.run([servers.BINARY, "synth", "--shape", shape, "--type", quant, "-o", fresh], stdin=subprocess.DEVNULL,
                              capture_output=True, text=True)

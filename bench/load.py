@@ -70,7 +70,7 @@ def small(options, label, path, seconds, figures, progress):
     with engine, common.Load(engine, options.seed) as load:
         load.warm_up()
         aside = min(seconds, 180.0)
-        capacity = common.capacity(load, PARALLEL, PROACTIVE, aside, aside / 2)
+        capacity = common.capacity(load, IN_FLIGHT if options.quick else PARALLEL, PROACTIVE, aside, aside / 2)
         progress.say(f"{label}: capacity {capacity * 60:.2f} proactive requests a minute", aside)
         figures.figure(f"{label}, {engine.label}: capacity, proactive requests a minute", capacity * 60)
         for level in LEVELS:

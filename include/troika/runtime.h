@@ -52,8 +52,10 @@ typedef struct troika_runtime_options {
   double age_limit_s;      /* after which one waiting request is promoted [30] */
   double background_share; /* of the time, that promoted work may cost [0.05] */
   bool degrade_first; /* under pressure shorten what allows it before refusing background [false] */
-  const char *profile; /* file of the measured cost table; written when one has been measured, read
-                          if it fits this machine and model [none: guessed, corrected as it runs] */
+  const char *profile; /* file of the measured cost table, or with a slash at its end a folder where
+                          it has its own name; written when one has been measured, which an idle
+                          engine does by itself; read if it fits this machine and model [none:
+                          guessed, corrected as it runs] */
   const char *trace;   /* file: a timeline that Perfetto opens [none] */
   const char *record;  /* file: every decision, for `troika replay` [none] */
   uint32_t test_stop_panels; /* test hook: stop and resume every launch after this many panels [0:

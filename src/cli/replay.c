@@ -29,7 +29,7 @@ typedef struct replay {
 
 /* False: said why. */
 static bool read_more(replay *r) {
-  memmove(r->bytes, r->bytes + r->at, r->len - r->at);
+  if (r->at) memmove(r->bytes, r->bytes + r->at, r->len - r->at);
   r->len -= r->at;
   r->at = 0;
   if (r->capacity - r->len < READ_BYTES) {
@@ -100,15 +100,18 @@ static void compare_memory(replay *r, const sched_recorded *d) {
   }
   if (found == wanted && !memcmp(&r->after, &d->before, sizeof r->after)) return;
   replay_mismatch *m = mismatch(r, d);
-  if (found < wanted)
+  if (found < wanted) {
     snprintf(m->text, sizeof m->text, "it comes after decision %llu",
              (unsigned long long)(wanted - 1));
-  else
-    snprintf(m->text, sizeof m->text,
-             "the policy remembers something else than what it was then (B_cap %u, is %u; X %.3f "
-             "ms, is %.3f ms)",
-             d->before.bcap, r->after.bcap, (double)d->before.x_ns * 1e-6,
-             (double)r->after.x_ns * 1e-6);
+    return;
+  }
+  size_t at = 0; /* of the first difference */
+  while (((const uint8_t *)&r->after)[at] == ((const uint8_t *)&d->before)[at]) at++;
+  snprintf(m->text, sizeof m->text,
+           "what the policy remembers differs, from byte %zu of sched_memory (B_cap was %u, is %u; "
+           "X was %.3f ms, is %.3f ms)",
+           at, d->before.bcap, r->after.bcap, (double)d->before.x_ns * 1e-6,
+           (double)r->after.x_ns * 1e-6);
 }
 
 static void decide_again(replay *r, const sched_recorded *d) {

@@ -84,8 +84,6 @@ void account_request(troika_runtime *rt, const request *r) {
   rt->stats.requests++;
   rt->stats.cancelled += r->finish == TROIKA_FINISH_CANCELLED;
   rt->stats.failed += r->finish == TROIKA_FINISH_ERROR;
-  rt->stats.generated_tokens += made;
-  rt->stats.generated_tokens_by[background] += made;
   pthread_mutex_unlock(&rt->stats_lock);
 }
 
@@ -144,6 +142,17 @@ static const char *term_name(uint32_t term) {
   return term < sizeof names / sizeof *names ? names[term] : "none";
 }
 
+/* Only what has changed: a line in the file each. */
+static void trace_counters(troika_runtime *rt, const uint32_t running[2], int64_t now_ns) {
+  static const char *const names[] = {"running reactive", "running background", "B_cap"};
+  const uint32_t values[] = {running[0], running[1], rt->memory.bcap};
+  for (int i = 0; i < 3; i++) {
+    if (rt->traced[i] == values[i]) continue;
+    rt->traced[i] = values[i];
+    runtime_trace_counter(rt->trace, names[i], now_ns, values[i]);
+  }
+}
+
 void account_update(troika_runtime *rt) {
   int64_t now = clock_now(rt->clock);
   uint32_t running[2] = {0, 0}, queued[2] = {0, 0}, place = 0;
@@ -160,11 +169,14 @@ void account_update(troika_runtime *rt) {
     if (show_queue) show(rt, r, place, now);
   }
   if (show_queue) rt->queue_shown_ns = now;
+  if (rt->trace) trace_counters(rt, running, now);
   const sched_memory *m = &rt->memory;
   pthread_mutex_lock(&rt->stats_lock);
   troika_runtime_stats *s = &rt->stats;
   s->running = running[0] + running[1];
   s->queued = rt->queued;
+  s->generated_tokens = rt->made[0] + rt->made[1];
+  memcpy(s->generated_tokens_by, rt->made, sizeof rt->made);
   memcpy(s->running_by, running, sizeof running);
   memcpy(s->queued_by, queued, sizeof queued);
   count_kv(rt, s);

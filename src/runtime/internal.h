@@ -103,9 +103,9 @@ typedef struct request {
   grammar *form;       /* NULL: free text */
   uint32_t *allowed;   /* the tokens that may come next, a bit each, if allowed_known */
   bool allowed_known;
-  int64_t form_ns;       /* CPU time that the grammar's steps have taken */
-  struct launch *launch; /* that holds rows of it; NULL: none */
-  bool in_last;
+  int64_t form_ns;            /* CPU time that the grammar's steps have taken */
+  struct launch *launch;      /* that holds rows of it; NULL: none */
+  bool in_last, judged;       /* judged: the policy has let it in, or found no reason against it */
   const troika_stream *share; /* asked for; looked at once, when the SUBMIT arrives */
   /* Waits for the first behind_tokens of its prompt, which that request is computing. */
   uint32_t behind, behind_tokens; /* behind: its id, or SCHED_NONE */
@@ -225,6 +225,8 @@ struct troika_runtime {
   uint32_t actions_capacity;
   uint32_t mean_answer[2]; /* tokens, 16.16; by class: what is expected of one that does not say */
   int64_t decided_ns, queue_shown_ns;
+  uint64_t made[2];   /* tokens, by class */
+  uint32_t traced[3]; /* the last values of the timeline's counters */
   void *sample_scratch;
   size_t sample_scratch_bytes;
   bool quitting;

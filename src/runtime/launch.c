@@ -172,6 +172,7 @@ static void add_record(troika_runtime *rt, request *r, const sample_result *resu
     memcpy(r->tops + (size_t)r->made * r->params.top_logprobs, result->top,
            result->top_n * sizeof *result->top);
   r->made++;
+  rt->made[r->band == SCHED_BAND_P]++;
   for (troika_stream *s = r->readers; s; s = s->reader_next) {
     pthread_mutex_lock(&s->lock);
     s->written = r->made;

@@ -58,6 +58,7 @@ static void describe(const troika_runtime *rt, const request *r, sched_request *
                        .cancelled = request_cancelled(r),
                        .emitted = r->first_ns != 0,
                        .in_last = r->in_last,
+                       .judged = r->judged,
                        .shortenable = r->shortenable,
                        .launch = r->launch ? (uint32_t)(r->launch - rt->launches) : SCHED_NONE,
                        .arrival_ns = r->submit_ns,
@@ -171,6 +172,7 @@ size_t view_decide(troika_runtime *rt, int64_t now_ns, int64_t *wake_ns) {
   see_requests(rt, &view, now_ns);
   sched_memory before = rt->memory;
   size_t n = sched_decide(&view, &rt->memory, now_ns, rt->actions, rt->actions_capacity, wake_ns);
+  for (uint32_t i = 0; i < view.n_requests; i++) rt->seen[i]->judged = true;
   rt->decided_ns = now_ns;
   if (rt->recorder) runtime_recorder_decision(rt->recorder, &view, &before, now_ns, rt->actions, n);
   return n;

@@ -60,7 +60,7 @@ typedef struct gate {
 
 /* Device time. Reactive requests decode together: only their prompts are in each other's way. */
 static int64_t work_of(const decision *d, const sched_request *r) {
-  int64_t ns = sched_prefill_best_ns(d, r);
+  int64_t ns = sched_prefill_about_ns(d, r);
   if (band_of(r) != SCHED_BAND_P) return ns;
   __int128 tokens = (__int128)r->expected_left * d->token_share_ns;
   return tokens > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : ns + (int64_t)tokens;

@@ -3,7 +3,8 @@
  *
  * Rows have one token each as long as there are no drafts, so pass 1 is all reactive rows, S their
  * time. Pass 2 may stretch it to (1 + e) * S, and by the credit that earlier iterations have left,
- * to G at most; so a row that costs more than one iteration's slack joins every few iterations. */
+ * to 2 * S at most and not beyond G; so a row that costs more than one iteration's slack joins
+ * every few iterations. */
 #include "sched/internal.h"
 
 typedef struct rows { /* sorted by `before` */
@@ -264,22 +265,21 @@ void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *
   b->n_reactive = b->n;
   begin_pass(d, s, &b->load, &p);
   int64_t stretched = u->iteration_ns + ratio_of(u->iteration_ns, u->e);
-  p.budget_ns = max_ns(u->iteration_ns, min_ns(stretched + d->m->credit_ns, 2 * u->iteration_ns));
+  int64_t most_ns = min_ns(2 * u->iteration_ns, sub_ns(u->latest_ns, d->now));
+  p.budget_ns = max_ns(u->iteration_ns, min_ns(stretched + d->m->credit_ns, most_ns));
   p.fixed = d->c->bcap != 0;
   if (p.fixed) {
     uint32_t left = d->c->bcap > b->n ? d->c->bcap - b->n : 0;
     if (left < p.most) p.most = left;
   }
   b->budget_ns = p.budget_ns;
-  uint32_t promoted = s->slots & SCHED_SLOT_DECODE_P ? SCHED_NONE : promoted_row(d);
+  /* What X cannot pay joins as others do, if it fits. */
+  bool held = s->slots & SCHED_SLOT_DECODE_P || !sched_x_pays_ns(d);
+  uint32_t promoted = held ? SCHED_NONE : promoted_row(d);
   if (promoted != SCHED_NONE && p.most && !p.fixed) p.most = p.most < most ? p.most : most - 1;
   add_background(d, u, &p, promoted, b);
   b->total_ns = b->unpromoted_ns = cost_time(s->cost, &b->load);
   if (promoted == SCHED_NONE) return;
-  if (!sched_x_pays_ns(d)) {
-    b->left_out++;
-    return;
-  }
   add_row(d, b, promoted);
   b->promoted = promoted;
   b->total_ns = cost_time(s->cost, &b->load);

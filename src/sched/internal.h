@@ -64,6 +64,7 @@ typedef struct site { /* a device */
   uint8_t slots;     /* held */
   uint32_t span;     /* prompt rows of one launch */
   int64_t span_ns;   /* of a whole span, without KV */
+  int64_t row_ns;    /* of one row */
   cost_load running; /* what is in flight on it */
   bool running_reactive;
   int64_t running_rest_ns, running_slack_ns;
@@ -155,6 +156,7 @@ cost_load sched_span_load(const decision *d, const site *s, const sched_request 
 uint32_t sched_span_rows(const decision *d, const site *s, const sched_request *r);
 int64_t sched_prefill_ns(const decision *d, const site *s, const sched_request *r);
 int64_t sched_prefill_best_ns(const decision *d, const sched_request *r);
+int64_t sched_prefill_about_ns(const decision *d, const sched_request *r);
 int64_t sched_rest_ns(const decision *d, const sched_request *r); /* to its last token */
 /* Of its nearest deadline; *rest: what is predicted until that. SCHED_NEVER: it has none. */
 int64_t sched_laxity(const decision *d, const sched_request *r, int64_t *rest);

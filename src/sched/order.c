@@ -123,7 +123,9 @@ static void look_at_devices(decision *d) {
     *s = (site){.dev = dev, .cost = dev->cost, .span = dev->span_rows};
     s->usable = dev->cost && !dev->lost;
     if (dev->step > 1 && s->span > dev->step) s->span -= s->span % dev->step;
-    if (s->usable && dev->prefills && s->span) s->span_ns = cost_prefill(s->cost, s->span, 0);
+    if (!s->usable || !dev->prefills || !s->span) continue;
+    s->span_ns = cost_prefill(s->cost, s->span, 0);
+    s->row_ns = cost_prefill(s->cost, 1, 0);
   }
 }
 

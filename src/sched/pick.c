@@ -24,7 +24,8 @@ static void account(decision *d, const urgent *u, const batch *b) {
   m->x_spent_ns += b->total_ns - b->unpromoted_ns;
 }
 
-/* A stopped background iteration is finished first if the slack pays what is left of it; else it is given up, and its rows may join. True: it goes on. */
+/* A stopped background iteration is finished first if the slack pays what is left of it; else it is
+ * given up, and its rows may join. True: it goes on. */
 static bool finish_background(decision *d, flight *f, const urgent *u) {
   const site *s = &d->sites[f->l->device];
   int64_t limit = stretched_ns(u) - u->iteration_ns;

@@ -15,7 +15,7 @@ static int64_t predicted_wait(const decision *d) {
     for (uint32_t k = d->at[g]; k < d->at[g + 1]; k++) {
       const sched_request *r = request_of(d, d->order[k]);
       if (r->held || d->flags[d->order[k]] & (OVER | GONE)) continue;
-      int64_t ns = sched_prefill_best_ns(d, r);
+      int64_t ns = sched_prefill_about_ns(d, r);
       sum = add_ns(sum, ns);
       longest = max_ns(longest, ns);
       if (r->state == SCHED_QUEUED) waited = max_ns(waited, sub_ns(d->now, r->waiting_ns));

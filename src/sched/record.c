@@ -142,9 +142,10 @@ size_t sched_record_read(const uint8_t *bytes, size_t len, sched_recorded *out,
                          const char **problem) {
   header h;
   *problem = NULL;
+  if (!len) return 0;
   if (len < aligned(sizeof h)) {
     bool ours = !memcmp(bytes, magic, len < sizeof magic ? len : sizeof magic);
-    if (len) *problem = ours ? sched_record_cut : "it is no record of decisions";
+    *problem = ours ? sched_record_cut : "it is no record of decisions";
     return 0;
   }
   memcpy(&h, bytes, sizeof h);

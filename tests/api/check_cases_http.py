@@ -240,7 +240,8 @@ def timed(s, path):
 
 def check_H4_control_under_load():
     """More open streams than any pool has threads, then a long prefill too: /health and /metrics answer at once."""
-    with Server("--context", "4096", "--parallel", "8", "--queue-max", "64") as s, contextlib.ExitStack() as open_streams:
+    options = ("--context", "4096", "--parallel", "8", "--queue-max", "64", "--ttft-target", "1e7")
+    with Server(*options) as s, contextlib.ExitStack() as open_streams:
         streams = [open_streams.enter_context(s.open_stream(CHAT, LONG)) for _ in range(24)]
         assert s.wait_running(8) is not None
         end = time.monotonic() + 10  # their first steps may still be under way
@@ -252,10 +253,13 @@ def check_H4_control_under_load():
         for connection in streams:
             reset(connection)
         assert s.wait_running(0, 10) is not None
-        prompt = {"messages": user("So many words that it takes its time. " * 400), "stream": True, "max_tokens": 1}
-        streams = [open_streams.enter_context(s.open_stream(CHAT, prompt)) for _ in range(2)]
-        assert s.wait_running(2) is not None
-        took = []
+        prompts = [user(f"{i} So many words that it takes its time. " * 400) for i in range(2)]  # equal: computed once
+        streams = [open_streams.enter_context(s.open_stream(CHAT, {"messages": p, "stream": True, "max_tokens": 1})) for p in prompts]
+        for stream in streams:
+            assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+        end, took = time.monotonic() + 10, []
+        while not s.ask("/health")[2]["running"] and time.monotonic() < end:
+            time.sleep(0.01)
         while s.ask("/health")[2]["running"] and len(took) < 200:
             took += [timed(s, "/health"), timed(s, "/metrics")]
         assert len(took) > 20 and max(took) < 1, (len(took), max(took))

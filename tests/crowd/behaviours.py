@@ -4,7 +4,7 @@ is wrong. Whatever a behaviour leaves open or half sent is on purpose. Those abo
 import asyncio
 import json
 
-from who import Who, somebody
+from who import Who, hardly_anybody, somebody
 from wire import TOO_MANY, Ended, Events, Mistake, Wire, expect_error, request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -21,6 +21,11 @@ def check_class(c, headers, who):
     if who and who.class_ not in (None, class_):
         raise Mistake(f"{class_} ({headers['x-troika-decided-by']}) instead of {who.class_}: {who.prefix} {who.headers} {who.body}")
     c.statuses[f"200 {class_}"] += 1
+
+
+def check_wait(c, answer):
+    if answer["troika"]["class"] == "reactive" and answer["timings"]["queue_ms"] > c.patience * 1e3:
+        raise Mistake(f"reactive, and it waited for {answer['timings']['queue_ms']} ms")
 
 
 def told_to_wait(c, seconds):
@@ -49,6 +54,7 @@ def check_whole(c, answer, known, choices=1, who=None):
             raise Mistake(f"finish_reason {choice['finish_reason']!r}")
     if a["usage"]["total_tokens"] != a["usage"]["prompt_tokens"] + a["usage"]["completion_tokens"]:
         raise Mistake(f"usage: {a['usage']}")
+    check_wait(c, a)
     return a
 
 
@@ -115,9 +121,18 @@ async def read_stream(c, w, known=None, events=None, who=None, codes=("overloade
     return text, last
 
 
+async def read_some(c, events, n):
+    """False: the stream came to its end, or was refused late."""
+    for _ in range(n):
+        payload = await c.within(events.next())
+        if payload is None or payload.startswith(b'{"error"'):
+            return False
+    return True
+
+
 def long_answer(c, tokens, stream, **more):
     prompt = c.random.choice(["Tell me a long story.", "Count to a thousand.", "Describe the sea.", "List every animal."])
-    who = somebody(c)
+    who = hardly_anybody(c)
     if c.random.random() < 0.2:
         who.headers.append("x-troika-shorten: 1")
     return who.ask(CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "ignore_eos": True, "stream": stream,
@@ -466,8 +481,8 @@ async def half_close(c):
             events = await read_head_of_stream(c, w)
             if not events:
                 return
-            for _ in range(c.random.randint(1, 3)):
-                await c.within(events.next())
+            if not await read_some(c, events, c.random.randint(1, 3)):
+                return
         w.half_close()
         rest = await c.ended(w, "a half-closed connection is still open")
         if rest.startswith(b"HTTP/1.1 429 "):
@@ -505,9 +520,7 @@ async def disconnect(c):
             events = await read_head_of_stream(c, w)
             if not events:
                 return
-            for _ in range(c.random.randint(1, 6) if stage == "streaming" else 0):
-                if await c.within(events.next()) is None:
-                    break
+            await read_some(c, events, c.random.randint(1, 6) if stage == "streaming" else 0)
         if c.random.random() < 0.5:
             w.reset()
 

@@ -12,10 +12,11 @@ import random
 import resource
 import sys
 
-from behaviours import WEIGHTS
+from by_class import WEIGHTS
 from wire import Ended, Mistake
 
-BEHAVIOUR_S = 240  # none takes longer unless somebody hangs
+BEHAVIOUR_S = 480  # none takes longer unless somebody hangs
+BACKGROUND = 3  # times the patience: how long who belongs to the background waits, or may
 
 
 class Client:
@@ -25,6 +26,7 @@ class Client:
         self.crowd = crowd
         self.port = crowd.settings["port"]
         self.seconds = crowd.settings["seconds"]
+        self.patience = crowd.settings["patience_s"]
         self.body_max = crowd.settings["body_max"]
         self.statuses = crowd.statuses
         self.random = random.Random(f"{crowd.settings['seed']}/{number}")
@@ -41,17 +43,18 @@ class Client:
         self.statuses[str(answer.status)] += 1
 
     async def within(self, waits):
+        """For the background, too. Of reactive answers the server's own clock says how long they waited (behaviours.py)."""
         try:
-            return await asyncio.wait_for(waits, self.crowd.settings["patience_s"])
+            return await asyncio.wait_for(waits, BACKGROUND * self.patience)
         except asyncio.TimeoutError:
-            raise Mistake(f"nothing for {self.crowd.settings['patience_s']} s") from None
+            raise Mistake(f"nothing for {BACKGROUND * self.patience} s") from None
 
     async def ended(self, wire, otherwise):
         """What still comes until the server ends the connection, which it must do soon."""
         try:
-            return await asyncio.wait_for(wire.wait_end(), self.crowd.settings["patience_s"] / 6)
+            return await asyncio.wait_for(wire.wait_end(), self.patience / 6)
         except asyncio.TimeoutError:
-            raise Mistake(f"{otherwise} (after {self.crowd.settings['patience_s'] / 6:.0f} s)") from None
+            raise Mistake(f"{otherwise} (after {self.patience / 6:.0f} s)") from None
 
     async def live(self):
         behaviours, weights = list(WEIGHTS), list(WEIGHTS.values())

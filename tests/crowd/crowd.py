@@ -3,8 +3,8 @@
 """tests/crowd/crowd.py [--seconds N] [--clients N] [--seed N] [--light] [--report] - a crowd of badly behaved clients at `troika serve`.
 
 Starts a server, asks it a few things whose answers are kept, lets the crowd loose (clients.py) with a prober of /health beside it
-(prober.py), and looks at what is left when all have gone: requests, descriptors, threads, memory, the same answers to the same questions,
-an orderly end without a sanitizer's finding. Prints "ok NAME | WANTED | MEASURED" (or "not ok ...") for each figure; --report also writes
+(prober.py), and looks at what is left when all have gone: requests, streams, descriptors, threads, memory, the same answers to the same
+questions, an orderly end without a sanitizer's finding. The clients are of both classes, by all that can say so, with keys of several kinds. Prints "ok NAME | WANTED | MEASURED" (or "not ok ...") for each figure; --report also writes
 build/reports/crowd.json.
 
 --light is for servers built with sanitizers: the same behaviours with fewer tokens, more patience, and no bounds on time and memory.
@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -27,8 +28,10 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(HERE)]
 import report  # noqa: E402
+from who import KEYS  # noqa: E402
+from wire import KEY  # noqa: E402
 
 BODY_MAX = 1024 * 1024
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -40,6 +43,9 @@ BEGINNINGS = ["Once upon a time", "The sea is", "One, two, three,"]
 # (64 KiB), templates and grammars needed. Measured: up to 1.2 MiB in one minute and 5.6 in ten, while the same requests one after another
 # are flat. 8 MiB are 2 KiB for each request of the last two thirds of a minute, or 280 bytes in ten; smaller leaks are AddressSanitizer's.
 GROWTH_MIB = 8
+# Pages for half of the places at full context, so that pages are taken from the background, too; and a target that a crowd on few
+# processors meets now and then, so that levels of pressure go up and down and not all is refused.
+KV_SIZE, TTFT_TARGET_MS = "96M", "30000"
 
 
 class Server:
@@ -47,7 +53,10 @@ class Server:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TROIKA_")} | {"XDG_CONFIG_HOME": "/nowhere"}
         self.log_path = pathlib.Path(folder) / "serve.log"
         self.log = open(self.log_path, "w")
-        self.process = subprocess.Popen([binary, "serve", "--port", "0", *options], stdout=subprocess.PIPE, stderr=self.log, text=True,
+        keys = pathlib.Path(folder) / "keys"
+        keys.write_text("".join(f"{key} {rules}".strip() + "\n" for key, rules in KEYS.items()))
+        keys.chmod(0o600)
+        self.process = subprocess.Popen([binary, "serve", "--port", "0", "--api-key-file", keys, *options], stdout=subprocess.PIPE, stderr=self.log, text=True,
                                         stdin=subprocess.DEVNULL, env=environment)
         self.ready = self.process.stdout.readline()
         found = re.search(r" at http://127\.0\.0\.1:(\d+)$", self.ready.strip())
@@ -56,11 +65,29 @@ class Server:
             raise RuntimeError(f"no server: {self.ready!r} {self.log_path.read_text()[-2000:]}")
         self.port = int(found[1])
 
-    def ask(self, path, body=None, timeout=600):
+    def open(self, path, body=None, key=KEY, timeout=600):
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.loads(answer.read())
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
+        return urllib.request.urlopen(request, timeout=timeout)
+
+    def ask(self, path, body=None, key=KEY):
+        """Its JSON. Pressure falls step by step: one that is refused because of it comes back."""
+        end = time.monotonic() + 60
+        while True:
+            try:
+                with self.open(path, body, key) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                if error.code != 429 or time.monotonic() > end:
+                    raise
+                time.sleep(1)
+
+    def metrics(self):
+        """Name with its labels -> value."""
+        with self.open("/metrics") as answer:
+            lines = answer.read().decode().split("\n")
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line and not line.startswith("#")}
 
     def status(self, field):
         """A number of /proc/PID/status; memory is in KiB."""
@@ -90,10 +117,13 @@ class Server:
 
 def ask_known(server, light):
     """Requests with the answers that the server gives when it is alone."""
-    known = {"chat": [], "completion": []}
+    known = {"chat": [], "completion": [], "long": []}
     for i, question in enumerate(QUESTIONS):
         body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 2 if light else 4 + 2 * i}
         known["chat"].append({"body": body, "text": server.ask("/v1/chat/completions", body)["choices"][0]["message"]["content"]})
+    for question in QUESTIONS[:3]:  # long enough to be steered
+        body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 6 if light else 40, "ignore_eos": True}
+        known["long"].append({"body": body, "text": server.ask("/v1/chat/completions", body)["choices"][0]["message"]["content"]})
     for beginning in BEGINNINGS:
         body = {"prompt": beginning, "temperature": 0, "max_tokens": 2 if light else 8}
         known["completion"].append({"body": body, "text": server.ask("/v1/completions", body)["choices"][0]["text"]})
@@ -149,14 +179,14 @@ def median_near(samples, at, width):
 def let_loose(server, options, known):
     """Crowd and prober; what they counted, and the server's memory over time."""
     settings = {"port": server.port, "clients": options.clients, "seconds": options.seconds, "seed": options.seed, "known": known,
-                "body_max": BODY_MAX, "patience_s": 180 if options.light else 60, "tokens_share": 0.05 if options.light else 1}
+                "body_max": BODY_MAX, "patience_s": 180 if options.light else 60, "light": options.light, "tokens_share": 0.05 if options.light else 1}
     prober = start_python("prober.py", str(server.port))
     crowd = start_python("clients.py")
     try:
         crowd.stdin.write(json.dumps(settings))
         crowd.stdin.close()
         begun, samples = time.monotonic(), []
-        last = begun + options.seconds + settings["patience_s"] + 30  # each client may still be in its last answer
+        last = begun + options.seconds + 3 * settings["patience_s"] + 30  # each client may still be in its last answer
         while crowd.poll() is None and server.process.poll() is None and time.monotonic() < last:
             samples.append((time.monotonic() - begun, server.status("RssAnon")))
             time.sleep(0.5)
@@ -176,7 +206,8 @@ def run(options, rows):
     context, parallel = 1024, 8
     folder = tempfile.mkdtemp(prefix="crowd-")
     server = Server(options.binary, folder, ["--context", str(context), "--parallel", str(parallel), "--queue-max", "32",
-                                             "--body-max", str(BODY_MAX), "--keep-alive", "2", *options.serve])
+                                             "--body-max", str(BODY_MAX), "--keep-alive", "2", "--kv-size", KV_SIZE,
+                                             "--ttft-target", TTFT_TARGET_MS, *options.serve])
     print(server.ready.strip(), flush=True)
     print(f"# seed {options.seed}, {options.clients} clients, {options.seconds} s; log {server.log_path}", flush=True)
     patience = 60 if options.light else 5
@@ -203,9 +234,12 @@ def run(options, rows):
         rows.append((f"running left after {patience} s", "== 0", left.get("running")))
         rows.append((f"queued left after {patience} s", "== 0", left.get("queued")))
         wait_until(lambda: server.descriptors() <= descriptors, patience)
+        rows.append((f"streams left after {patience} s", "== 0",
+                     sum(len(server.ask("/v1/streams", key=key)["data"]) for key in KEYS)))
         rows.append(("descriptors left", "== 0", server.descriptors() - descriptors))
         wait_until(lambda: server.status("Threads") <= threads, patience)
         rows.append(("threads left", "== 0", server.status("Threads") - threads))
+        add_metrics(rows, server.metrics())
         again = ask_known(server, options.light)
         rows.append(("answers that are not what they were", "== 0",
                      sum(a["text"] != b["text"] for kind in known for a, b in zip(known[kind], again[kind]))))
@@ -217,6 +251,20 @@ def run(options, rows):
     if FINDING.search(log) or code != 0:
         print(log[max(0, (FINDING.search(log) or re.search("$", log)).start() - 200):][:8000], flush=True)
     return server.log_path
+
+
+def add_metrics(rows, m):
+    """What the server itself counted, when all have gone."""
+    for class_ in ("reactive", "proactive"):
+        rows.append((f"whole answers, {class_}", ">= 1", m[f'troika_request_seconds_count{{class="{class_}"}}']))
+    for name in ("preemptions", "suspensions", "iterations_dropped", "piggybacked_rows", "promotions", "prefix_hits", "kv_evictions"):
+        rows.append((name.replace("_", " "), ">= 1" if name == "preemptions" else "", m[f"troika_{name}_total"]))
+    for reason in ("queue_full", "overloaded", "key_limit", "deadline_exceeded", "superseded", "cancelled"):
+        rows.append((f"refused or given up: {reason}", "", m[f'troika_refused_total{{reason="{reason}"}}']))
+    rows.append(("bytes copied", "== 0", m["troika_bytes_copied_total"]))
+    counts = [f'troika_class_requests_{state}{{class="{class_}"}}' for state in ("running", "queued") for class_ in ("reactive", "proactive")]
+    rows.append(("running or queued by the metrics", "== 0",
+                 sum(m[name] for name in ("troika_requests_running", "troika_requests_queued", *counts))))
 
 
 def add_figures(options, rows, crowd, prober, samples):
@@ -234,6 +282,8 @@ def add_figures(options, rows, crowd, prober, samples):
     rows.append(("requests and connections", f">= {options.clients}", crowd["requests"]))
     rows.append(("answers 200", ">= 1", crowd["statuses"].get("200", 0)))
     rows.append(("answers 429", "", crowd["statuses"].get("429", 0)))
+    for what in ("200 reactive", "200 proactive", "attached", "superseded", "504"):
+        rows.append((what, ">= 1" if what.startswith("200") else "", crowd["statuses"].get(what, 0)))
     rows.append(("mistakes", "== 0", crowd["mistakes"]))
     rows.append(("/health: probes", ">= 10", prober["probes"]))
     rows.append(("/health: mistakes", "== 0", prober["mistakes"]))
@@ -275,8 +325,7 @@ def main(arguments):
     log = run(options, rows)
     failed = show(rows)
     if not failed:
-        log.unlink()
-        log.parent.rmdir()
+        shutil.rmtree(log.parent)
     if options.report:
         written = report.Report("crowd")
         for row in rows:

@@ -22,9 +22,9 @@ class Who:
         return request("POST", self.prefix + path, body | self.body, self.headers, key=self.key)
 
 
-def explicit(c):
+def explicit(c, reactive_share=0.2):
     """A client that says itself what it is, in one of many ways."""
-    reactive = c.random.random() < 0.5
+    reactive = c.random.random() < reactive_share
     size = c.random.choice([1, 5, 1 << 40])
     hint = {"priority": min(size, 9) if reactive else -min(size, 9), "osl": c.random.randint(0, 100)}
     name = "reactive" if reactive else "proactive"
@@ -66,4 +66,10 @@ def in_session(c):
 
 
 def somebody(c):
-    return c.random.choice([explicit, explicit, silent, by_path_or_key, in_session])(c)
+    """Mostly background: else there would be no room for it beside 200 who cannot wait."""
+    return c.random.choice([explicit, explicit, explicit, silent, by_path_or_key, by_path_or_key, in_session])(c)
+
+
+def hardly_anybody(c):
+    """Who asks for a lot: a person seldom waits for it."""
+    return explicit(c, 0.1) if c.random.random() < 0.7 else by_path_or_key(c)

@@ -409,8 +409,9 @@ static void *call_profile(void *context) {
 static void requests_stop_it_and_lose_nothing(void **state) {
   (void)state;
   engine e = engine_open(
-      LARGE, &(troika_runtime_options){
-                 .size = sizeof(troika_runtime_options), .parallel = 8, .context = 256});
+      LARGE,
+      &(troika_runtime_options){
+          .size = sizeof(troika_runtime_options), .parallel = 8, .span_rows = 32, .context = 256});
   static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   troika_request q = ask(tokens, 11, 6);
   troika_stream *streams[8];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctest: slow
- * Streams of two classes on a real model: who goes first, what a preempted answer is worth, and
- * what suspend, attach, deadlines and shared prefixes do. */
+ * Streams of two classes on a real model: who goes first, and what suspend, attach, deadlines and shared prefixes do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,54 +75,6 @@ static void wait_for(const troika_stream *s, troika_stream_state state, uint32_t
   }
   fail_msg("state %d, %u computed; wanted state %d, %u", info.state, info.computed_tokens, state,
            computed);
-}
-
-/* The same greedy tokens with the same log-probabilities, bit for bit: alone, in company of both
- * classes, with every launch stopped after each few panels, with pages taken in mid answer, and
- * from a shared prefix. */
-static void answers_do_not_depend_on_company(void **state) {
-  (void)state;
-  enum { N = 6 };
-  static ask asks[N];
-  static engine_answer alone[N], got;
-  static const uint32_t lengths[N] = {40, 700, 33, 260, 1100, 129};
-  engine e = open_with((troika_runtime_options){0});
-  for (uint32_t i = 0; i < N; i++) {
-    char first[32];
-    snprintf(first, sizeof first, "Story %u:", i);
-    make_ask(&e, &asks[i], first, lengths[i], i % 2 ? TROIKA_PROACTIVE : TROIKA_REACTIVE);
-    asks[i].q.no_prefix_cache = true;
-    engine_ask(&e, &asks[i].q, &alone[i]);
-    assert_int_equal(alone[i].n, ANSWER);
-  }
-  engine_close(&e);
-  static const troika_runtime_options ways[] = {
-      {.parallel = 8},
-      {.parallel = 8, .test_stop_panels = 7},
-      {.parallel = 8, .bcap = 2},
-      {.parallel = 4, .context = 1280, .kv_bytes = 32 << 20}}; /* too few pages for three */
-  for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-    e = open_with(ways[w]);
-    troika_stream *streams[N];
-    for (uint32_t i = 0; i < N; i++) {
-      asks[i].q.no_prefix_cache = false;
-      streams[i] = engine_stream(&e);
-      submit(streams[i], &asks[i]);
-    }
-    for (uint32_t i = 0; i < N; i++) {
-      engine_read(streams[i], &got);
-      same_answer(&alone[i], &got);
-    }
-    for (uint32_t i = 0; i < N; i++) { /* again, from what the first left */
-      submit(streams[i], &asks[i]);
-      engine_read(streams[i], &got);
-      same_answer(&alone[i], &got);
-      assert_true(got.end.cached_tokens > 0 || ways[w].kv_bytes || lengths[i] <= 33);
-      troika_stream_close(&streams[i]);
-    }
-    assert_int_equal(stats_of(&e).bytes_copied, 0);
-    engine_close(&e);
-  }
 }
 
 static void reactive_preempts_background(void **state) {
@@ -296,8 +247,7 @@ static void deadlines_end_requests(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(answers_do_not_depend_on_company),
-                                     cmocka_unit_test(reactive_preempts_background),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(reactive_preempts_background),
                                      cmocka_unit_test(raised_goes_first),
                                      cmocka_unit_test(suspended_waits),
                                      cmocka_unit_test(attached_reads_all),

@@ -246,19 +246,21 @@ void sim_check_launch_end(sim *s, const sim_launch *l) {
                   (double)actual * 1e-6, (double)bound * 1e-6);
 }
 
-/* What the credit was before this launch, which changed it by (1+e) S - T. False: it was cut. */
+/* What the credit was before this launch, which changed it by (1+e) S - T; or less than that, if it
+ * has come to its cap. False: not known. */
 static bool credit_before(const sim *s, int64_t allowed, int64_t total, int64_t *credit) {
   int64_t cap = 2 * s->memory.pass1_ns, now = s->memory.credit_ns;
   *credit = now - allowed + total;
-  return now < cap && now > -cap;
+  return now > -cap;
 }
 
 /* 16: the P rows that joined against the most that would have fitted, of all subsets: brute force
- * keeps us honest about KV and about steps of the table. The budget is (1+e) S and the credit, at
- * least S and at most G. Value and price of a decode row: 1, so the most are the best. */
+ * keeps us honest about KV and about steps of the table. The budget is (1+e) S, less if the credit
+ * is below 0 or G is used up, but never below S; what is saved may allow more. A decode row's value
+ * is 1, so the most are the best. */
 static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64_t total) {
   uint64_t kv[ROWS_BRUTE];
-  int64_t credit, budget, g = 2 * l->alone_ns + s->p->config.preempt_ns;
+  int64_t credit, budget;
   uint32_t n = 0, chosen = 0;
   const sched_config *c = &s->p->config;
   if (l->promoted_rows || c->bcap || c->tpot_target_ns || l->v.prompt_rows) return;
@@ -280,7 +282,13 @@ static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64
       held |= s->launches[i].v.slots;
   if (held & SCHED_SLOT_DECODE_P || s->memory.level >= 2) return;
   if (!credit_before(s, l->allowed_ns, total, &credit)) return;
-  budget = l->allowed_ns + credit < g ? l->allowed_ns + credit : g;
+  budget = l->allowed_ns + (credit < 0 ? credit : 0);
+  int64_t first = SCHED_NEVER, g = 2 * l->alone_ns + s->p->config.preempt_ns;
+  for (uint32_t i = 0; i < l->n_decodes; i++) {
+    const sim_job *j = &s->jobs[l->decodes[i]];
+    if (is_reactive(j) && j->r.emit_ns < first) first = j->r.emit_ns;
+  }
+  if (first + g - s->clock.now_ns < budget) budget = first + g - s->clock.now_ns;
   if (budget < l->alone_ns) budget = l->alone_ns;
   uint32_t best = 0;
   for (uint32_t set = 0; set < 1u << n; set++) {
@@ -295,6 +303,7 @@ static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64
     if (rows > best && rows <= c->decode_rows && cost_time(&s->cost[l->v.device], &load) <= budget)
       best = rows;
   }
+  if (!best) return; /* nothing to lose */
   double loss = best > chosen ? (double)(best - chosen) / best : 0;
   s->report->losses[s->report->n_losses++ % 4096] = loss;
   sim_checked(s, INV_PASSES, loss);
@@ -306,13 +315,16 @@ void sim_check_token(sim *s, sim_job *j) {
   int64_t now = s->clock.now_ns, gap = now - j->r.emit_ns;
   if (j->r.emit_ns && j->gap_clean && s->p->n_devices == 1 && most_truth(s) == COST_ONE) {
     int64_t bound = 2 * j->gap_s_ns + s->p->config.preempt_ns + j->gap_launch_ns;
+    /* Where no reactive prompt ran and X paid for nothing: one batch, and a stop on either side. */
+    if (j->gap_plain && !s->p->config.bcap)
+      bound = 2 * j->gap_s_ns + times(j->gap_s_ns, s->p->config.slack_i) + 2 * s->p->panel_ns[0];
     sim_checked(s, INV_GAP, ratio(gap, bound));
     if (gap > j->result.gap_ns) j->result.gap_ns = gap;
     if (gap > bound)
       sim_violation(s, INV_GAP, false, "request %u waited %.3f ms for a token: at most %.3f ms",
                     j->r.id, (double)gap * 1e-6, (double)bound * 1e-6);
   }
-  j->gap_clean = true;
+  j->gap_clean = j->gap_plain = true;
   j->gap_s_ns = j->gap_launch_ns = 0;
 }
 
@@ -536,10 +548,26 @@ static void check_blocked(sim *s, sim_job *j, int64_t passed) {
   }
 }
 
+static bool runs_prompt_or_promoted(const sim *s) {
+  for (uint32_t d = 0; d < s->p->n_devices; d++) {
+    const sim_launch *l = flying_on(s, d);
+    if (!l) continue;
+    if (l->promoted_span || l->promoted_rows) return true;
+    for (uint32_t i = 0; i <= l->n_decodes; i++) {
+      uint32_t index = i < l->n_decodes ? l->decodes[i] : l->prompt_job;
+      if (index == SCHED_NONE) continue;
+      if (is_promoted(s, &s->jobs[index])) return true;
+      if (index == l->prompt_job && is_reactive(&s->jobs[index])) return true;
+    }
+  }
+  return false;
+}
+
 void sim_check_passage(sim *s, int64_t to_ns) {
   int64_t now = s->clock.now_ns, passed = to_ns - now, d_ns = s->p->config.preempt_ns;
   bool reactive = false, background = false, flies = false, rows = false;
   int64_t s_ns = reactive_iteration(s, s->p->n_devices - 1);
+  bool unusual = runs_prompt_or_promoted(s);
   bool lost = s->device_views[s->p->n_devices - 1].lost;
   for (uint32_t i = 0; i < s->n_active; i++) {
     sim_job *j = &s->jobs[s->active[i]];
@@ -554,6 +582,7 @@ void sim_check_passage(sim *s, int64_t to_ns) {
         s->launches[j->r.launch].v.state != SCHED_STOPPED)
       s->period_clean = false;
     if (s_ns > j->gap_s_ns) j->gap_s_ns = s_ns;
+    if (unusual) j->gap_plain = false;
     if (is_reactive(j) || j->r.held || !in) continue;
     background = true;
     if (j->r.launch != SCHED_NONE && s->launches[j->r.launch].v.state != SCHED_STOPPED)

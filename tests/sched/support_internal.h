@@ -29,7 +29,7 @@ typedef struct sim_job {
   uint8_t class_;
   /* the gap since its last token: whether the policy answers for all of it, the longest S and
    * launch meanwhile */
-  bool gap_clean, busy_told;
+  bool gap_clean, gap_plain, busy_told;
   int64_t gap_s_ns, gap_launch_ns, cancelled_at_ns;
 } sim_job;
 

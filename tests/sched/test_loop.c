@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Traffic on one device that can stop, on a virtual clock, the runtime's part in 200 lines:
- * requests end once and in full, background gets all that is left, and a person waits for no more of
- * it than the bound. The long random walks are test_property.c's. */
+ * requests end once and in full, background gets all that is left, and a person waits for no more
+ * of it than the bound. The long random walks are test_property.c's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

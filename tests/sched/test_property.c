@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return property_main(argc, argv, 50000);
+  return property_main(argc, argv, 200000);
 #else
   return property_main(argc, argv, 1000000);
 #endif

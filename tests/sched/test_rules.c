@@ -216,15 +216,19 @@ static void a_child_alone_leaves_more_slack(void **state) {
   assert_int_equal(scene_count(&s, SCHED_JOIN), 6);
 }
 
-static void credit_lets_a_step_grow_to_g(void **state) {
+static void credit_lets_a_step_grow_to_twice_its_time(void **state) {
   (void)state;
   scene_decode(&s, SCHED_REACTIVE);
   for (int i = 0; i < 20; i++) scene_decode(&s, SCHED_PROACTIVE);
   s.memory.credit_ns = 20 * MS;
   s.memory.pass1_ns = 10 * MS;
-  scene_decide(&s); /* 31.5, but 25 ms are left of G: 16 rows in all */
-  assert_int_equal(scene_count(&s, SCHED_JOIN), 16);
-  assert_int_equal(s.memory.bcap, 2); /* what the slack allows */
+  scene_decide(&s); /* 31.5, but 20 ms at most: 11 rows in all */
+  assert_int_equal(scene_count(&s, SCHED_JOIN), 11);
+  assert_int_equal(s.memory.bcap, 2);      /* what the slack allows */
+  s.requests[0].emit_ns = s.now - 15 * MS; /* 15 ms are left of G */
+  s.memory.credit_ns = 20 * MS;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_JOIN), 6);
 }
 
 static void zero_slack_means_reactive_rows_alone(void **state) {
@@ -296,24 +300,20 @@ static void prompt_rows_ride(void **state) {
   assert_int_equal(scene_find(&s, SCHED_LAUNCH, SCHED_NONE)->rows, 0);
 }
 
-static void credit_pays_a_gap_for_a_stopped_span(void **state) {
+static void a_stopped_span_waits_while_rows_are_due(void **state) {
   (void)state;
-  scene_decode(&s, SCHED_REACTIVE);
+  sched_request *row = scene_decode(&s, SCHED_REACTIVE);
   scene_launch(&s, SCHED_STOPPED, scene_prefill(&s, SCHED_PROACTIVE, 900), 256, 130 * MS,
                SCHED_SLOT_PREFILL_P);
   s.memory.pass1_ns = 10 * MS;
-  s.memory.credit_ns = MS; /* less than four stops: not worth it */
+  s.memory.credit_ns = 9 * MS;
   scene_decide(&s);
   assert_null(scene_find(&s, SCHED_RESUME, 0));
-  s.memory = (sched_memory){.pass1_ns = 10 * MS, .credit_ns = 4 * MS};
+  assert_null(scene_find(&s, SCHED_DROP, 0));
+  assert_non_null(scene_find(&s, SCHED_JOIN, 1));
+  row->held = 1;
   scene_decide(&s);
   assert_non_null(scene_find(&s, SCHED_RESUME, 0));
-  assert_int_equal(s.memory.until_ns[0], s.now + 4 * MS);
-  s.launches[0].state = SCHED_RUNNING;
-  s.now += 4 * MS;
-  scene_decide(&s);
-  assert_non_null(scene_find(&s, SCHED_STOP, 0));
-  assert_int_equal(s.memory.credit_ns, 0);
 }
 
 static void rows_beyond_a_launch_take_turns(void **state) {
@@ -561,13 +561,13 @@ int main(void) {
       RULE(no_launch_into_a_held_slot),
       RULE(background_rows_join_within_the_slack),
       RULE(a_child_alone_leaves_more_slack),
-      RULE(credit_lets_a_step_grow_to_g),
+      RULE(credit_lets_a_step_grow_to_twice_its_time),
       RULE(zero_slack_means_reactive_rows_alone),
       RULE(a_target_bounds_too),
       RULE(a_fixed_cap_counts_rows),
       RULE(terms_fill_and_memory),
       RULE(prompt_rows_ride),
-      RULE(credit_pays_a_gap_for_a_stopped_span),
+      RULE(a_stopped_span_waits_while_rows_are_due),
       RULE(rows_beyond_a_launch_take_turns),
       RULE(background_alone_takes_the_best_prefix),
       RULE(who_starves_is_promoted_one_of_each),

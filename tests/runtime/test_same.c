@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctest: slow
+ * Greedy answers are the same, tokens and bits of their log-probabilities: alone, in
+ * company of both classes, preempted after every panel, with pages taken in mid answer, and from a
+ * shared prefix. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "figures.h"
+#include "runtime/support_engine.h"
+
+enum { ASKS = 8, ANSWER = 16, PROMPT_MOST = 12000 };
+
+typedef struct ask {
+  int32_t prompt[PROMPT_MOST];
+  troika_request q;
+} ask;
+
+typedef struct way {
+  const char *name;
+  troika_runtime_options options;
+  uint32_t asks; /* of those with the shortest prompts */
+  bool cached;   /* prefixes may be used */
+  bool again;    /* each is asked a second time and starts from what the first one left */
+} way;
+
+static const uint32_t lengths[ASKS] = {33, 40, 64, 129, 260, 700, 1100, 90};
+static ask asks[ASKS];
+static engine_answer alone[ASKS], got;
+
+static void make_asks(const engine *e) {
+  for (uint32_t i = 0; i < ASKS; i++) {
+    char text[16384];
+    size_t len = (size_t)snprintf(text, sizeof text, "Story %u:", i < 7 ? i : 3);
+    for (int k = 0; len < sizeof text - 64; k++)
+      len += (size_t)snprintf(text + len, sizeof text - len, " %d sheep, %d cows;", k, k * 7);
+    if (engine_tokens(e, text, asks[i].prompt, PROMPT_MOST) < lengths[i]) exit(1);
+    troika_request_init(&asks[i].q);
+    asks[i].q.prompt = asks[i].prompt;
+    asks[i].q.prompt_n = lengths[i];
+    asks[i].q.max_tokens = ANSWER;
+    asks[i].q.temperature = 0;
+    asks[i].q.ignore_eos = asks[i].q.logprobs = true;
+    asks[i].q.class_ = i % 2 ? TROIKA_PROACTIVE : TROIKA_REACTIVE;
+  }
+}
+
+static bool differs(const engine_answer *a, const engine_answer *b) {
+  return a->n != ANSWER || b->n != ANSWER ||
+         memcmp(a->tokens, b->tokens, ANSWER * sizeof(int32_t)) ||
+         memcmp(a->logprobs, b->logprobs, ANSWER * sizeof(float));
+}
+
+static void submit(troika_stream *s, const ask *a) {
+  troika_error err = {0};
+  if (!troika_stream_submit(s, &a->q, &err)) return;
+  fprintf(stderr, "submit: %s\n", err.text);
+  exit(1);
+}
+
+static void compare(const char *model, const way *w) {
+  char name[128];
+  uint32_t wrong = 0, cached = 0;
+  troika_stream *streams[ASKS];
+  troika_runtime_options o = w->options;
+  o.size = sizeof o;
+  if (!o.context) o.context = 2048;
+  engine e = engine_open(model, &o);
+  for (int round = 0; round < (w->again ? 2 : 1); round++) {
+    for (uint32_t i = 0; i < w->asks; i++) {
+      asks[i].q.no_prefix_cache = !w->cached;
+      if (!round) streams[i] = engine_stream(&e);
+      submit(streams[i], &asks[i]);
+    }
+    for (uint32_t i = 0; i < w->asks; i++) {
+      engine_read(streams[i], &got);
+      wrong += differs(&got, &alone[i]);
+      if (round) cached += got.end.cached_tokens;
+    }
+  }
+  for (uint32_t i = 0; i < w->asks; i++) troika_stream_close(&streams[i]);
+  troika_runtime_stats s;
+  troika_runtime_describe(e.runtime, &s);
+  engine_close(&e);
+  snprintf(name, sizeof name, "%s, %s: answers that differ", model, w->name);
+  figure(name, "==", 0, wrong);
+  snprintf(name, sizeof name, "%s, %s: bytes copied by switches", model, w->name);
+  figure(name, "==", 0, (double)s.bytes_copied);
+  if (w->options.test_stop_panels) {
+    snprintf(name, sizeof name, "%s, %s: stops", model, w->name);
+    figure(name, ">=", 1000, (double)s.stops);
+  }
+  if (w->options.kv_bytes) {
+    snprintf(name, sizeof name, "%s, %s: requests whose pages were taken", model, w->name);
+    figure(name, ">=", 1, (double)s.suspensions);
+  }
+  if (w->again) {
+    snprintf(name, sizeof name, "%s, %s: tokens from the cache", model, w->name);
+    figure(name, ">=", 1000, cached);
+  }
+}
+
+static void compare_model(const char *model, uint64_t few_bytes) {
+  const way ways[] = {
+      {"in company of 8", {.parallel = 8}, ASKS, false, false},
+      {"in company, B_cap 2", {.parallel = 8, .bcap = 2}, ASKS, false, false},
+      {"stopped after every panel", {.parallel = 2, .test_stop_panels = 1}, 2, false, false},
+      {"in company, stopped after 50 panels",
+       {.parallel = 8, .test_stop_panels = 50},
+       5,
+       false,
+       false},
+      {"pages taken", {.parallel = 8, .context = 1280, .kv_bytes = few_bytes}, ASKS, true, false},
+      {"from a shared prefix", {.parallel = 8}, ASKS, true, true}};
+  engine e = engine_open(
+      model, &(troika_runtime_options){.size = sizeof(troika_runtime_options), .context = 2048});
+  make_asks(&e);
+  for (uint32_t i = 0; i < ASKS; i++) {
+    asks[i].q.no_prefix_cache = true;
+    engine_ask(&e, &asks[i].q, &alone[i]);
+  }
+  engine_close(&e);
+  for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) compare(model, &ways[w]);
+}
+
+int main(void) {
+  compare_model(SMOLLM2, 32 << 20);
+  compare_model(GEMMA3, 24 << 20);
+  return figures_end();
+}
