@@ -75,8 +75,8 @@ def curve(options, label, path, figures, progress):
 
 def chain(load, prompt, context, end):
     """A reactive answer after the other on the same prompt, until that time."""
-    def again(_=None):
-        if time.perf_counter() < end:
+    def again(call=None):
+        if time.perf_counter() < end and (call is None or call.complete):  # one that failed is reported, not repeated
             load.post("reactive", context, REACTIVE_OUT, prompt, after=again)
     again()
 

@@ -107,6 +107,8 @@ typedef struct troika_request {
                                troika_runtime_session_waits said so */
   int64_t first_deadline_ns, done_deadline_ns; /* [0: none] after submit, for the first token and
                                                   for the last; passed: DEADLINE */
+  bool deadline_hinted;     /* [false] done_deadline is what the client happens to wait for, nobody
+                               asked for it: it counts for order, but is no reason to refuse */
   uint32_t expected_tokens; /* [0: not known] of the answer: for order and admission only */
   bool shortenable;         /* [false] under pressure a new request may get fewer max_tokens */
   uint64_t cache_scope; /* [0] whose cached prefixes it may use and leaves its own to: nothing is
@@ -115,7 +117,7 @@ typedef struct troika_request {
    * stream gets all of its events, from the first, and nothing is computed twice. The request runs
    * in the more urgent class of the two, and is cancelled when both are. If that request has ended
    * by the time of submit, this is INVALID. Of the rest of this struct only `stop` and `class_`
-   * count. */
+   * count, but it is checked as ever. */
   const troika_stream *attach;
 } troika_request;
 TROIKA_API void troika_request_init(troika_request *request);

@@ -136,6 +136,7 @@ static void put_engine(const troika_runtime_stats *stats, bytes_buffer *out) {
   put_value("kv_bytes", "gauge", "KV memory that is reserved.", (double)s.kv_bytes, out);
   put_value("kv_bytes_used", "gauge", "KV memory that holds tokens, cached ones included.",
             (double)s.kv_bytes_used, out);
+  put_value("slot_bytes", "gauge", "Activation slots.", (double)s.slot_bytes, out);
   put_value("weight_bytes", "gauge", "Packed weights.", (double)s.weight_bytes, out);
 }
 

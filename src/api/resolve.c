@@ -37,6 +37,8 @@ static bool whole_number(bytes_view v, int64_t max, int64_t *out) {
 }
 
 /* "600", "59.5": seconds as nanoseconds. 0: it is no such number, or absurd. */
+#define HINTED_GRACE_NS INT64_C(1000000000)
+
 static int64_t seconds_of(bytes_view v) {
   int64_t whole = 0, ns = 0, unit = 100000000;
   const char *dot = memchr(v.ptr ? v.ptr : "", '.', v.len);
@@ -161,8 +163,13 @@ static bool resolve_times(const api_signals *s, const api_request *r, int64_t no
   if (!deadline(s, API_SIGNAL_TROIKA_DEADLINE, h->deadline_ms, &done, f) ||
       !deadline(s, API_SIGNAL_TROIKA_FIRST_DEADLINE, h->first_deadline_ms, &first, f))
     return false;
-  /* How long a client waits for bytes: of a stream that is between any two of them. */
-  if (!done && !r->stream) done = seconds_of(api_signal_of(s, API_SIGNAL_READ_TIMEOUT));
+  /* How long a client waits for bytes: of a stream that is between any two of them. Its own
+   * time-out comes first. */
+  if (!done && !r->stream) {
+    done = seconds_of(api_signal_of(s, API_SIGNAL_READ_TIMEOUT));
+    out->deadline_hinted = done != 0;
+    if (done) done += HINTED_GRACE_NS;
+  }
   out->done_deadline_ns = remaining(done, passed);
   out->first_deadline_ns = remaining(first, passed);
   return true;
@@ -235,6 +242,7 @@ void api_resolved_apply(const api_resolved *resolved, troika_request *engine) {
   engine->parent = resolved->parent;
   engine->first_deadline_ns = resolved->first_deadline_ns;
   engine->done_deadline_ns = resolved->done_deadline_ns;
+  engine->deadline_hinted = resolved->deadline_hinted;
   /* Nobody can expect more than he allows. */
   engine->expected_tokens = resolved->expected_tokens < engine->max_tokens
                                 ? resolved->expected_tokens

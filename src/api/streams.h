@@ -24,17 +24,19 @@ enum { API_STREAMS_ENDED = 256, API_STREAM_ID_BYTES = 40 };
 typedef struct api_streams api_streams;
 typedef struct api_stream api_stream;
 
-typedef enum api_stream_end { /* how a request ended */
-                              API_END_DONE,
-                              API_END_CANCELLED, /* its client left, or it was cancelled or replaced */
-                              API_END_REFUSED, /* 4xx, or no room for it */
-                              API_END_FAILED
+/* How a request ended. */
+typedef enum api_stream_end {
+  API_END_DONE,
+  API_END_CANCELLED, /* its client left, or somebody ended it */
+  API_END_REFUSED,   /* 4xx, or no room for it */
+  API_END_FAILED
 } api_stream_end;
 
-typedef enum api_drop { /* why a request shall end, besides its client's going */
-                        API_DROP_NONE,
-                        API_DROP_CANCELLED,  /* DELETE */
-                        API_DROP_SUPERSEDED, /* a newer one of its session replaces it */
+/* Why somebody ended it. */
+typedef enum api_drop {
+  API_DROP_NONE,
+  API_DROP_CANCELLED, /* DELETE */
+  API_DROP_SUPERSEDED /* a newer one of its session replaces it */
 } api_drop;
 
 /* What a request is at the moment. */

@@ -167,6 +167,8 @@ uint64_t cost_demand(const cost_table *t, const cost_load *load) {
   if (ns <= 0) return 0;
   unsigned __int128 bytes = (unsigned __int128)t->weight_bytes + load->gen_kv + load->prompt_kv;
   unsigned __int128 rate = bytes * 1000000000u / (uint64_t)ns;
+  /* A span reads a KV page once for many rows, and no launch faster than the device can. */
+  if (t->bandwidth && rate > t->bandwidth) return t->bandwidth;
   return rate > UINT64_MAX ? UINT64_MAX : (uint64_t)rate;
 }
 

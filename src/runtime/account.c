@@ -28,7 +28,8 @@ static void account_one(request *r, const launch *l, int64_t start_ns, int64_t e
       r->spent.decode_ns += end_ns - start_ns;
     return;
   }
-  if (r->start_ns) r->spent.preempted_ns += overlap(r->start_ns, start_ns, end_ns);
+  if (r->start_ns && !r->suspended_ns)
+    r->spent.preempted_ns += overlap(r->start_ns, start_ns, end_ns);
   if (r->band != SCHED_BAND_P && l->band == SCHED_BAND_P && !l->promoted && !r->launch)
     r->spent.blocked_ns += overlap(r->waiting_ns, start_ns, end_ns);
 }
@@ -68,8 +69,18 @@ static void fill_timings(const request *r, int64_t now_ns, troika_timings *out) 
   out->idle_ns = rest > out->preempted_ns ? rest - out->preempted_ns : 0;
 }
 
+void account_suspension(request *r, int64_t now_ns) {
+  bool suspended = r->state != REQUEST_ENDED && view_is_suspended(r);
+  if (suspended == (r->suspended_ns != 0)) return;
+  if (!suspended && r->start_ns)
+    r->spent.preempted_ns +=
+        now_ns - (r->suspended_ns > r->start_ns ? r->suspended_ns : r->start_ns);
+  r->suspended_ns = suspended ? now_ns : 0;
+}
+
 void account_end(troika_runtime *rt, request *r, int64_t now_ns) {
   (void)rt;
+  if (r->suspended_ns && r->start_ns) r->spent.preempted_ns += now_ns - r->suspended_ns;
   fill_timings(r, now_ns, &r->timings);
 }
 

@@ -91,7 +91,7 @@ typedef struct request {
   _Atomic uint32_t refs; /* streams that read it */
   sample_params params;  /* bias points into this allocation */
   uint32_t prompt_n, expected;
-  bool ignore_eos, no_prefix_cache, child, may_react, shortenable;
+  bool ignore_eos, no_prefix_cache, child, may_react, shortenable, hinted;
   uint64_t session, parent, scope;
   int64_t submit_ns, first_deadline_ns, done_deadline_ns; /* INT64_MAX: none */
   emit *stops; /* the runtime's view of the text: finds stop strings */
@@ -117,6 +117,7 @@ typedef struct request {
   uint32_t cached, diverged_at, preemptions;
   int64_t waiting_ns; /* since when it is runnable and unserved */
   int64_t start_ns, first_ns, last_ns;
+  int64_t suspended_ns; /* since when by its client; 0: it is not */
   troika_timings spent; /* what accounts add up: prefill, decode, preempted, blocked, gap */
   /* Records: written by the runtime thread, read by clients as far as their `written`. */
   uint32_t made;
@@ -277,11 +278,13 @@ void stream_has_news(troika_runtime *rt, troika_stream *s);
 
 /* view.c */
 size_t view_decide(troika_runtime *rt, int64_t now_ns, int64_t *wake_ns);
-uint8_t view_class(const request *r); /* sched_class: the most urgent of its readers' */
+bool view_is_suspended(const request *r); /* by all of its readers */
+uint8_t view_class(const request *r);     /* sched_class: the most urgent of its readers' */
 
 /* account.c */
 /* `l` ran from start to end on the device. */
 void account_stretch(troika_runtime *rt, const launch *l, int64_t start_ns, int64_t end_ns);
+void account_suspension(request *r, int64_t now_ns);              /* its client's; once a turn */
 void account_end(troika_runtime *rt, request *r, int64_t now_ns); /* r->timings */
 void account_request(troika_runtime *rt, const request *r);       /* its end, in the statistics */
 void account_update(troika_runtime *rt);                          /* once a loop */

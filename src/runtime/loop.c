@@ -83,6 +83,7 @@ static void handle_message(troika_runtime *rt, message *m) {
     case MESSAGE_SUBMIT:
       request_arrive(rt, (request *)(void *)((char *)m - offsetof(request, letter)));
       profile_stop(rt);
+      rt->queue_shown_ns = 0;
       break;
     case MESSAGE_ATTACH:
       request_attach(rt,
@@ -197,15 +198,17 @@ static size_t apply_one(troika_runtime *rt, const sched_action *a, size_t n) {
 }
 
 /* What the clients did since: streams left, suspended. */
-static void look_at_readers(troika_runtime *rt) {
+static void look_at_readers(troika_runtime *rt, int64_t now_ns) {
   for (uint32_t i = 0; i < rt->parallel; i++) {
     request *r = rt->places[i];
     if (!r) continue;
     request_drop_readers(rt, r);
+    account_suspension(r, now_ns);
     if (r->followers && atomic_load(&r->readers->suspended)) request_release_followers(rt, r);
   }
   for (request *r = rt->queue_first; r; r = r->next) {
     request_drop_readers(rt, r);
+    account_suspension(r, now_ns);
     if (r->followers && atomic_load(&r->readers->suspended)) request_release_followers(rt, r);
   }
 }
@@ -214,7 +217,7 @@ static void look_at_readers(troika_runtime *rt) {
 static bool turn(troika_runtime *rt, int64_t *wake_ns) {
   int64_t now = clock_now(rt->clock);
   kv_clock(rt->pages, now);
-  look_at_readers(rt);
+  look_at_readers(rt, now);
   size_t n = view_decide(rt, now, wake_ns);
   for (size_t i = 0; i < n;) i += apply_one(rt, &rt->actions[i], n - i);
   bool measures = false;

@@ -143,6 +143,7 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
   r->child = q->child;
   r->may_react = q->may_react;
   r->shortenable = q->shortenable;
+  r->hinted = q->deadline_hinted;
   r->session = q->session;
   r->parent = q->parent;
   r->scope = q->cache_scope;

@@ -15,7 +15,7 @@ uint8_t view_class(const request *r) {
   return best;
 }
 
-static bool is_suspended(const request *r) {
+bool view_is_suspended(const request *r) {
   for (const troika_stream *s = r->readers; s; s = s->reader_next)
     if (!atomic_load(&s->suspended)) return false;
   return true;
@@ -54,11 +54,12 @@ static void describe(const troika_runtime *rt, const request *r, sched_request *
                        .may_react = r->may_react,
                        .parent_waits = r->child && runtime_sessions_wait(rt->sessions, r->parent),
                        .lift = SCHED_BAND_P,
-                       .held = is_suspended(r),
+                       .held = view_is_suspended(r),
                        .cancelled = request_cancelled(r),
                        .emitted = r->first_ns != 0,
                        .in_last = r->in_last,
                        .judged = r->judged,
+                       .hinted = r->hinted,
                        .shortenable = r->shortenable,
                        .launch = r->launch ? (uint32_t)(r->launch - rt->launches) : SCHED_NONE,
                        .arrival_ns = r->submit_ns,

@@ -110,7 +110,7 @@ static sched_reason judge(const decision *d, const gate *g, const sched_request 
     return SCHED_REASON_BACKLOG;
   }
   int64_t rest, laxity = sched_laxity(d, r, &rest);
-  if (laxity == SCHED_NEVER) return SCHED_REASON_NONE;
+  if (laxity == SCHED_NEVER || r->hinted) return SCHED_REASON_NONE;
   int64_t needed = add_ns(ahead, rest);
   needed = add_ns(needed, ratio_of(min_ns(needed, SCHED_NEVER / 4), error_of(d) / 2));
   if (needed <= add_ns(laxity, rest)) return SCHED_REASON_NONE;

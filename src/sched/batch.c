@@ -81,20 +81,16 @@ static uint32_t rows_most(const decision *d) {
   return d->c->decode_rows < ROWS_MAX ? d->c->decode_rows : ROWS_MAX;
 }
 
-/* The ready P rows but the promoted one; how many there are. *no_pages: some wait for pages. */
-static uint32_t collect(decision *d, const pass *p, uint32_t promoted, rows *list, before_fn before,
-                        bool *no_pages) {
-  uint32_t n = 0;
+/* The ready P rows but the promoted one. *no_pages: some wait for pages. */
+static void collect(decision *d, const pass *p, uint32_t promoted, rows *list, before_fn before,
+                    bool *no_pages) {
   list->n = 0;
   for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
     uint32_t i = d->order[k];
     if (i == promoted || request_of(d, i)->state != SCHED_DECODE) continue;
     if (sched_is_runnable(d, i) && d->flags[i] & NO_PAGES) *no_pages = true;
-    if (!sched_is_ready(d, i)) continue;
-    n++;
-    insert(p, list, i, rows_most(d), before);
+    if (sched_is_ready(d, i)) insert(p, list, i, rows_most(d), before);
   }
-  return n;
 }
 
 static bool fits(const pass *p, const cost_load *load, int64_t budget_ns) {
@@ -235,17 +231,15 @@ static void add_background(decision *d, const urgent *u, pass *p, uint32_t promo
   rows by_price, by_value;
   attempt one, two;
   bool no_pages = false;
-  uint32_t all = collect(d, p, promoted, &by_price, is_cheaper, &no_pages);
+  collect(d, p, promoted, &by_price, is_cheaper, &no_pages);
   collect(d, p, promoted, &by_value, serves_sooner, &no_pages);
   report_cap(d, p, u, &by_price, no_pages);
-  b->left_out = all;
   /* Level 2: background only by section 4. */
   if (d->m->level >= 2 || p->s->slots & SCHED_SLOT_DECODE_P) p->most = 0;
   if (d->m->level < 2) find_ride(d, p);
   try_order(p, &by_price, ride_position(p, &by_price), &one);
   try_order(p, &by_value, p->rho > SCHED_ONE ? 0 : by_value.n, &two);
   take(d, b, two.value > one.value ? &two : &one, p);
-  b->left_out = all - (b->n - b->n_reactive);
 }
 
 void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *b) {
@@ -272,11 +266,10 @@ void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *
     uint32_t left = d->c->bcap > b->n ? d->c->bcap - b->n : 0;
     if (left < p.most) p.most = left;
   }
-  b->budget_ns = p.budget_ns;
   /* What X cannot pay joins as others do, if it fits. */
   bool held = s->slots & SCHED_SLOT_DECODE_P || !sched_x_pays_ns(d);
   uint32_t promoted = held ? SCHED_NONE : promoted_row(d);
-  if (promoted != SCHED_NONE && p.most && !p.fixed) p.most = p.most < most ? p.most : most - 1;
+  if (promoted != SCHED_NONE && p.most && p.most == most) p.most--; /* the slot holds `most` */
   add_background(d, u, &p, promoted, b);
   b->total_ns = b->unpromoted_ns = cost_time(s->cost, &b->load);
   if (promoted == SCHED_NONE) return;
@@ -315,7 +308,7 @@ void sched_batch_background(decision *d, uint32_t device, bool promoted_only, ba
   }
   begin_pass(d, s, &b->load, &p);
   if (!promoted_only) {
-    uint32_t all = collect(d, &p, b->promoted, &by_price, is_cheaper, &no_pages);
+    collect(d, &p, b->promoted, &by_price, is_cheaper, &no_pages);
     collect(d, &p, b->promoted, &by_value, serves_sooner, &no_pages);
     int64_t one_ns, two_ns;
     uint32_t one = best_prefix(&p, &by_price, most, &one_ns);
@@ -323,7 +316,6 @@ void sched_batch_background(decision *d, uint32_t device, bool promoted_only, ba
     bool second = (__int128)(base + two) * one_ns > (__int128)(base + one) * two_ns;
     const rows *list = second ? &by_value : &by_price;
     for (uint32_t k = 0; k < (second ? two : one); k++) add_row(d, b, list->at[k]);
-    b->left_out = all - (b->n - base);
   }
   if (b->n) b->total_ns = b->unpromoted_ns = cost_time(s->cost, &b->load);
 }

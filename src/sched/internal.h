@@ -196,11 +196,9 @@ typedef struct batch {
   uint32_t n, n_reactive;
   uint32_t promoted;        /* one of rows, or SCHED_NONE */
   uint32_t ride, ride_rows; /* whose prompt rows ride, or SCHED_NONE, 0 */
-  uint32_t left_out;        /* P rows that were ready and did not join */
   cost_load load;
   int64_t total_ns;      /* of all */
   int64_t unpromoted_ns; /* without the promoted row */
-  int64_t budget_ns;
 } batch;
 void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *b);
 void sched_batch_background(decision *d, uint32_t device, bool promoted_only, batch *b);

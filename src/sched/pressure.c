@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pressure.c - levels of pressure: 1 no model drafters, 2 P only by section 4, 3 refuse new P, 4
- * shorten new requests that allow it, 5 refuse new I, 6 refuse new R. Source: scheduling.md 5. */
+ * shorten new requests that allow it, 5 refuse new I, 6 refuse new R. Source: scheduling.md 5.
+ *
+ * The last two wait for far more pressure than 1: who asks for a hundred answers at once, and waits
+ * for them, is better served by a queue than by refusals, until nobody would wait that long. */
 #include "sched/internal.h"
 
 enum { LEVEL_MOST = 6, BELOW = SCHED_ONE * 7 / 10 };
+/* Pressure above which a level is reached, in targets. */
+static const uint32_t reached_above[LEVEL_MOST + 1] = {0, 1, 1, 1, 1, 10, 30};
 #define UP_AFTER_NS (2 * SECOND_NS)
 #define DOWN_AFTER_NS (10 * SECOND_NS)
 
@@ -58,7 +63,7 @@ void sched_settle_pressure(decision *d) {
   sched_memory *m = d->m;
   m->pressure = pressure_of(d);
   if (m->level > LEVEL_MOST) m->level = LEVEL_MOST;
-  bool up = m->pressure > SCHED_ONE && m->level < LEVEL_MOST;
+  bool up = m->level < LEVEL_MOST && m->pressure > reached_above[m->level + 1] * SCHED_ONE;
   bool down = m->pressure < BELOW && m->level > 0;
   if (tick(d, &m->above_ns, up, UP_AFTER_NS)) m->level++;
   if (tick(d, &m->below_ns, down, DOWN_AFTER_NS)) m->level--;

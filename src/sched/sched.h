@@ -71,6 +71,9 @@ typedef struct sched_request {
   uint8_t shortenable; /* may be shortened at admission under pressure (level 4) */
   uint8_t judged; /* an earlier decision has seen it: the tests at arrival (5) are over for it, also
                      when it is QUEUED again; 0 only the first time */
+  uint8_t hinted; /* its deadline is what its client happens to wait for bytes, not asked for: it
+                     counts for order, but is no reason to refuse it */
+  uint8_t reserved[3];
   uint32_t launch; /* that holds rows of it, in flight or stopped; SCHED_NONE */
   int64_t arrival_ns;
   int64_t first_deadline_ns, done_deadline_ns; /* SCHED_NEVER: none */

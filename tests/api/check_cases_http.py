@@ -253,10 +253,11 @@ def check_H4_control_under_load():
         for connection in streams:
             reset(connection)
         assert s.wait_running(0, 10) is not None
-        prompts = [user(f"{i} So many words that it takes its time. " * 400) for i in range(2)]  # equal: computed once
+        prompts = [user(f"{i} " + "So many words that it takes its time. " * 400) for i in range(2)]  # equal: computed once
         streams = [open_streams.enter_context(s.open_stream(CHAT, {"messages": p, "stream": True, "max_tokens": 1})) for p in prompts]
         for stream in streams:
-            assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+            head = read_until(stream, b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
         end, took = time.monotonic() + 10, []
         while not s.ask("/health")[2]["running"] and time.monotonic() < end:
             time.sleep(0.01)

@@ -435,7 +435,8 @@ def check_curl_lines(s):
     assert len(commands) >= 9, commands
     for command in commands:
         stream, name = open_named(s) if "/v1/streams/NAME" in command else (None, "")
-        command = command.strip().replace("http://127.0.0.1:8080", s.url).replace("/NAME", "/" + name).replace("curl ", "curl -q -sS -f --retry 8 --noproxy '*' ", 1)
+        command = command.strip().replace("http://127.0.0.1:8080", s.url).replace("/NAME", "/" + name)
+        command = command.replace("curl ", "curl -q -sS -f --noproxy '*' ", 1)
         done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, (command, done)
         if "data: " in done.stdout:

@@ -368,9 +368,9 @@ static void test_times(void **state) {
       {"x-troika-deadline-ms: 1500\nx-troika-first-deadline-ms: 1", "", 1500, 1},
       {"", "\"troika\":{\"deadline_ms\":86400000,\"first_deadline_ms\":20}", 86400000, 20},
       {"x-troika-deadline-ms: 5", "\"troika\":{\"deadline_ms\":9}", 5, 0}, /* the header first */
-      {"x-stainless-read-timeout: 600", "", 600000, 0},
-      {"x-stainless-read-timeout: 59.5", "\"stream\":false", 59500, 0},
-      {"x-stainless-read-timeout: 0.0015", "", 1.5, 0},
+      {"x-stainless-read-timeout: 600", "", 601000, 0},
+      {"x-stainless-read-timeout: 59.5", "\"stream\":false", 60500, 0},
+      {"x-stainless-read-timeout: 0.0015", "", 1001.5, 0},
       {"x-stainless-read-timeout: 600", "\"stream\":true", 0, 0},
       {"x-stainless-read-timeout: 600\nx-troika-deadline-ms: 7", "", 7, 0},
       {"x-stainless-read-timeout: NaN", "", 0, 0},
@@ -381,13 +381,17 @@ static void test_times(void **state) {
       {"x-stainless-read-timeout: 1.2.3", "", 0, 0},
       {"x-stainless-read-timeout: 86400.1", "", 0, 0},
       {"x-stainless-read-timeout: 99999999999999999999999", "", 0, 0},
-      {"x-stainless-read-timeout: 1.00000000000000000000000009", "", 1000, 0},
+      {"x-stainless-read-timeout: 1.00000000000000000000000009", "", 2000, 0},
   };
   server s;
   api_resolved who;
   server_open(&s, NULL);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     ask(&s, rows[i].headers, rows[i].members, &who);
+    /* What a client happens to wait for has a second behind it. */
+    assert_int_equal(who.deadline_hinted, strstr(rows[i].headers, "read-timeout") &&
+                                              !strstr(rows[i].headers, "deadline-ms") &&
+                                              who.done_deadline_ns);
     if (who.done_deadline_ns != (int64_t)(rows[i].done_ms * 1e6) ||
         who.first_deadline_ns != (int64_t)(rows[i].first_ms * 1e6))
       fail_msg("row %zu: %lld %lld", i, (long long)who.done_deadline_ns,

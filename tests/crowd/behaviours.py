@@ -393,18 +393,22 @@ async def garbage(c):
 
 async def slow_reader(c):
     """A stream whose reader takes a byte each 50 ms, or nothing for seconds; then the rest must be whole, or it leaves."""
+    leaves = c.random.random() < 0.2
     async with Wire(c.port, receive_buffer=4096) as w:
         await w.send(long_answer(c, c.tokens(c.random.randint(24, 64)), True, **MANY_TOPS))
         events = await read_head_of_stream(c, w)
         if not events:
             return
         if c.random.random() < 0.5:
-            for _ in range(c.random.randint(20, 100)):
-                await c.within(w.more(1))
-                await asyncio.sleep(0.05)
+            try:
+                for _ in range(c.random.randint(20, 100)):
+                    await c.within(w.more(1))
+                    await asyncio.sleep(0.05)
+            except Ended:  # then it says why: what has come is read below
+                leaves = False
         else:
             await asyncio.sleep(c.random.uniform(1, 6))
-        if c.random.random() < 0.8:
+        if not leaves:
             await read_stream(c, w, events=events)
 
 

@@ -7,7 +7,8 @@ Starts a server, asks it a few things whose answers are kept, lets the crowd loo
 questions, an orderly end without a sanitizer's finding. The clients are of both classes, by all that can say so, with keys of several kinds. Prints "ok NAME | WANTED | MEASURED" (or "not ok ...") for each figure; --report also writes
 build/reports/crowd.json.
 
---light is for servers built with sanitizers: the same behaviours with fewer tokens, more patience, and no bounds on time and memory.
+--light is for servers built with sanitizers: the same behaviours with fewer tokens of a model with fewer layers (shallow.py), more
+patience, and no bounds on time and memory.
 """
 import argparse
 import json
@@ -30,6 +31,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(HERE)]
 import report  # noqa: E402
+import shallow  # noqa: E402
 from who import KEYS  # noqa: E402
 from wire import KEY  # noqa: E402
 
@@ -113,6 +115,14 @@ class Server:
             return None
         finally:
             self.log.close()
+
+
+def shallow_model(folder):
+    """As options of serve."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    models = pathlib.Path(os.environ.get("TROIKA_MODELS") or pathlib.Path(cache) / "troika" / "models")
+    shallow.write(models / "SmolLM2-135M-Instruct.Q4_1.gguf", folder / "shallow.gguf", 2)
+    return ["--model", folder / "shallow.gguf"]
 
 
 def ask_known(server, light):
@@ -204,10 +214,11 @@ def let_loose(server, options, known):
 def run(options, rows):
     """Adds to `rows` (name, wanted, measured); True if the log is worth keeping."""
     context, parallel = 1024, 8
-    folder = tempfile.mkdtemp(prefix="crowd-")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="crowd-"))
+    model = shallow_model(folder) if options.light else []
     server = Server(options.binary, folder, ["--context", str(context), "--parallel", str(parallel), "--queue-max", "32",
                                              "--body-max", str(BODY_MAX), "--keep-alive", "2", "--kv-size", KV_SIZE,
-                                             "--ttft-target", TTFT_TARGET_MS, *options.serve])
+                                             "--ttft-target", TTFT_TARGET_MS, *model, *options.serve])
     print(server.ready.strip(), flush=True)
     print(f"# seed {options.seed}, {options.clients} clients, {options.seconds} s; log {server.log_path}", flush=True)
     patience = 60 if options.light else 5

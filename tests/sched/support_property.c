@@ -179,6 +179,8 @@ static int figures(sim_report *r) {
       figure(rows[i].name, "<=", 0.05, p95(r));
     else
       figure(name, "==", 0, (double)t->violations);
+    snprintf(name, sizeof name, "%s: worst", rows[i].name);
+    if (rows[i].worst && rows[i].invariant != INV_PASSES) figure(name, "<=", 1, t->worst);
     snprintf(name, sizeof name, "%s: checks", rows[i].name);
     figure(name, ">=", 1, (double)t->checks); /* what was never looked at holds nothing */
   }

@@ -79,6 +79,19 @@ static void the_row_of_a_person_is_not_lost_for_another(void **state) {
   assert_null(scene_find(&s, SCHED_EXPIRE, 2));
 }
 
+static void what_a_cancelled_person_leaves_is_background(void **state) {
+  (void)state;
+  sched_launch_view *l =
+      scene_launch(&s, SCHED_STOPPED, NULL, 0, 20 * MS, SCHED_SLOT_DECODE | SCHED_SLOT_DECODE_P);
+  sched_request *r = scene_decode(&s, SCHED_REACTIVE);
+  scene_row(&s, l, r);
+  scene_row(&s, l, scene_decode(&s, SCHED_PROACTIVE));
+  r->cancelled = 1;
+  scene_decide(&s);
+  assert_non_null(scene_find(&s, SCHED_DROP, 0));
+  assert_non_null(scene_find(&s, SCHED_EXPIRE, 1));
+}
+
 static void who_is_suspended_by_its_client_keeps_no_slot(void **state) {
   (void)state;
   sched_request *r = scene_prefill(&s, SCHED_PROACTIVE, 500);
@@ -274,6 +287,16 @@ static void among_background_the_latest_gives_way(void **state) {
   assert_non_null(scene_find(&s, SCHED_JOIN, 1));
 }
 
+static void but_not_who_came_before(void **state) {
+  (void)state;
+  s.view.pages_free[0] = 0;
+  scene_decode(&s, SCHED_PROACTIVE);
+  scene_decode(&s, SCHED_PROACTIVE)->need[0] = 1;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_SUSPEND), 0);
+  assert_int_equal(scene_count(&s, SCHED_JOIN), 1);
+}
+
 static void one_survivor(void **state) {
   (void)state;
   s.view.pages_free[0] = 0;
@@ -317,10 +340,16 @@ static void levels_rise_after_two_seconds_and_fall_after_ten(void **state) {
   s.view.power = 2 * SCHED_ONE;
   scene_decide(&s);
   assert_int_equal(s.wake, s.now + 2 * SECOND);
-  for (uint32_t level = 1; level <= 6; level++) {
+  for (uint32_t level = 1; level <= 8; level++) {
+    if (level == 6) s.view.power = 11 * SCHED_ONE; /* 5 begins at ten targets, 6 at thirty */
+    if (level == 8) s.view.power = 31 * SCHED_ONE;
     s.now += 2 * SECOND;
     scene_decide(&s);
-    assert_int_equal(s.memory.level, level);
+    if (level == 6 || level == 8) { /* the clock begins now */
+      s.now += 2 * SECOND;
+      scene_decide(&s);
+    }
+    assert_int_equal(s.memory.level, level < 5 ? level : level < 6 ? 4 : level < 8 ? 5 : 6);
   }
   s.now += 20 * SECOND;
   scene_decide(&s);
@@ -392,6 +421,7 @@ int main(void) {
       RULE(a_deadline_wakes),
       RULE(alone_in_its_launch_it_is_stopped_else_waited_for),
       RULE(the_row_of_a_person_is_not_lost_for_another),
+      RULE(what_a_cancelled_person_leaves_is_background),
       RULE(who_is_suspended_by_its_client_keeps_no_slot),
       RULE(who_is_admitted_is_waited_for_once),
       RULE(bands_are_admitted_in_order),
@@ -407,6 +437,7 @@ int main(void) {
       RULE(retries_are_spread),
       RULE(a_row_without_a_page_takes_one_of_background),
       RULE(among_background_the_latest_gives_way),
+      RULE(but_not_who_came_before),
       RULE(one_survivor),
       RULE(what_is_held_gives_way_too),
       RULE(who_gives_way_and_who_comes_do_not_take_turns),

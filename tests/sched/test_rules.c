@@ -183,6 +183,21 @@ static void background_prefills_shortest_first_until_fill(void **state) {
   assert_int_equal(scene_count(&s, SCHED_JOIN), 16);
 }
 
+static void no_prompt_is_computed_far_ahead_of_decode(void **state) {
+  (void)state;
+  s.view.n_devices = 2;
+  s.devices[0].decodes = 0;
+  s.devices[1].prefills = 0;
+  scene_prefill(&s, SCHED_PROACTIVE, 200);
+  for (int i = 0; i < 15; i++) scene_decode(&s, SCHED_PROACTIVE);
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_LAUNCH), 2);
+  scene_decode(&s, SCHED_PROACTIVE);
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_LAUNCH), 1);
+  assert_int_equal(scene_count(&s, SCHED_JOIN), 16);
+}
+
 static void no_launch_into_a_held_slot(void **state) {
   (void)state;
   sched_launch_view *l = scene_launch(&s, SCHED_STOPPED, NULL, 0, 20 * MS, SCHED_SLOT_DECODE_P);
@@ -206,6 +221,20 @@ static void background_rows_join_within_the_slack(void **state) {
   assert_int_equal(s.memory.piggybacked, 1);
   assert_int_equal(s.memory.pass1_ns, 10 * MS);
   assert_in_range(s.memory.credit_ns, MS / 2 - 1000, MS / 2); /* 11.5 - 11 */
+}
+
+/* By value alone the row of the last iteration would come first: one instead of two. */
+static void of_two_orders_the_better_one(void **state) {
+  (void)state;
+  s.cost[0].gen_kv_ns_per_mib = MS;
+  scene_decode(&s, SCHED_REACTIVE)->child = 1;
+  sched_request *heavy = scene_decode(&s, SCHED_PROACTIVE);
+  heavy->kv_bytes = 4 << 20; /* 1 + 4 of the 5 ms */
+  heavy->in_last = 1;
+  for (int i = 0; i < 2; i++) scene_decode(&s, SCHED_PROACTIVE)->kv_bytes = 1 << 20;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_JOIN), 3);
+  assert_null(scene_find(&s, SCHED_JOIN, 2));
 }
 
 static void a_child_alone_leaves_more_slack(void **state) {
@@ -558,8 +587,10 @@ int main(void) {
       RULE(work_changes_hands_between_spans_only),
       RULE(a_stopped_iteration_is_finished_if_slack_pays_else_dropped),
       RULE(background_prefills_shortest_first_until_fill),
+      RULE(no_prompt_is_computed_far_ahead_of_decode),
       RULE(no_launch_into_a_held_slot),
       RULE(background_rows_join_within_the_slack),
+      RULE(of_two_orders_the_better_one),
       RULE(a_child_alone_leaves_more_slack),
       RULE(credit_lets_a_step_grow_to_twice_its_time),
       RULE(zero_slack_means_reactive_rows_alone),
