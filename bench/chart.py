@@ -151,8 +151,8 @@ def draw(model, engines, note):
             f'<desc id="desc">{html.escape(f"Bars, mean seconds, {model}. {said}.")}</desc>', f"<style>{STYLE}</style>",
             f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:g}" rx="8" class="ground"/>',
             '<text x="24" y="34" class="title">How long a person waits, alone and beside background work</text>',
-            '<text x="24" y="56" class="quiet">A request of 160 tokens every 4 s; beside it 3 background requests of 1,000 tokens, always in '
-            'flight. Shorter is better.</text>']
+            '<text x="24" y="56" class="quiet">A request of 160 tokens every 4 s; beside it 3 background requests of 1,000 tokens, always '
+            'in flight. Shorter is better.</text>']
     return "\n".join([*head, *drawing.parts, "</svg>"]) + "\n"
 
 

@@ -16,8 +16,9 @@ import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
-CASES = ["S1", "S2", "S3", "S6", "S7", "S8", "S9", "S10", *(f"C{i}" for i in range(1, 10)), *(f"L{i}" for i in (1, 2, 3, 4, 5, 6, 7, 9, 11)),
-         *(f"J{i}" for i in (1, 2, 4, 5, 6, 7, 8)), *(f"H{i}" for i in range(1, 8)), *(f"T{i}" for i in range(7, 11))]
+CASES = ["S1", "S2", "S3", "S6", "S7", "S8", "S9", "S10", *(f"C{i}" for i in range(1, 10)),
+         *(f"L{i}" for i in (1, 2, 3, 4, 5, 6, 7, 9, 11)), *(f"J{i}" for i in (1, 2, 4, 5, 6, 7, 8)),
+         *(f"H{i}" for i in range(1, 8)), *(f"T{i}" for i in range(7, 11))]
 LINE = re.compile(r"(not )?ok ([A-Z][0-9]+)_(\w+)")
 
 

@@ -109,8 +109,8 @@ typedef struct api_resolved {
   char stream[65];          /* the session as the client named it, cut; "": none */
   char agent[65], step[33]; /* "": not known */
   int64_t first_deadline_ns, done_deadline_ns; /* from now; 0: none */
-  bool deadline_hinted; /* done is x-stainless-read-timeout and a second: no reason to refuse */
-  uint32_t expected_tokens;                /* 0: not known */
+  bool deadline_hinted;     /* done is x-stainless-read-timeout and a second: no reason to refuse */
+  uint32_t expected_tokens; /* 0: not known */
   int64_t next_use_ms, steps_to_execution; /* -1: not known */
   bool speculative_prefill, session_final; /* as Dynamo's clients say it */
   int64_t priority;                        /* as sent, to be echoed; has_priority */

@@ -70,8 +70,8 @@ typedef struct cli_settings {
   bool once;
 
   const char *profile_path; /* what that means; NULL: none. Set by those that use it */
-  bool seeded;            /* --seed was given */
-  const char **arguments; /* what is no option; borrowed from argv */
+  bool seeded;              /* --seed was given */
+  const char **arguments;   /* what is no option; borrowed from argv */
   int arguments_n;
   arena owned; /* texts that came from a file */
 } cli_settings;
@@ -127,8 +127,8 @@ bool cli_write_fd(int fd, const char *text, size_t len);
 bool cli_stdin_is_piped(void);
 void cli_bytes_text(uint64_t bytes, char out[16]); /* "94.2 MB" */
 
-/* --- profile.c: where --profile says that the measured costs are; "": nowhere. The cache's folder is
- * made, and named with a slash at its end. False: said why. */
+/* --- profile.c: where --profile says that the measured costs are; "": nowhere. The cache's folder
+ * is made, and named with a slash at its end. False: said why. */
 bool cli_profile_path(const char *setting, char *out, size_t size);
 
 /* --- serve_keys.c: the API keys of --api-key-file and $TROIKA_API_KEY, one a line and nothing

@@ -99,10 +99,11 @@ const option options_table[] = {
            parallel),
     NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 65536,
            "Requests that may wait; the next gets 429.", queue_max),
-    NUMBER("bcap", NULL, 0, OPTION_INTEGER, S, "0", 0, 64,
-           "Rows of a decode batch that holds a reactive one, at most; 0 adapts to the machine, the "
-           "paper's rule is 3.",
-           bcap),
+    NUMBER(
+        "bcap", NULL, 0, OPTION_INTEGER, S, "0", 0, 64,
+        "Rows of a decode batch that holds a reactive one, at most; 0 adapts to the machine, the "
+        "paper's rule is 3.",
+        bcap),
     NUMBER("tpot-slack", NULL, 0, OPTION_REAL, S, "0.15", 0.001, 10,
            "How much the background may stretch a reactive token's time: 0.15 is 15 %.",
            tpot_slack),

@@ -7,11 +7,13 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "api")]
+from crowd import shallow_model  # noqa: E402
 from support_cases import CHAT, text_of, user  # noqa: E402
 from support_classes import BACKGROUND, LONG, REACTIVE, SHORT, STREAMS, Open, send  # noqa: E402
 from support_crowd import is_plain  # noqa: E402
@@ -120,10 +122,10 @@ def check_readers_leave_at_once(s):
     wait_idle(s, "all readers left")
 
 
-def check_stops_with_suspended_streams():
+def check_stops_with_suspended_streams(model):
     """The drain comes to its end, and so does the server; a second signal does not wait for it."""
     for signals, least, most in ((1, 2, 2 + GONE_S), (2, 0, GONE_S)):
-        with Server("--context", "1024", "--parallel", "2", "--drain", "2" if signals == 1 else "600") as s:
+        with Server(*model, "--context", "1024", "--parallel", "2", "--drain", "2" if signals == 1 else "600") as s:
             streams = [Open(s, LONG | {"messages": user(f"{i} Go on.")}, headers) for i, headers in enumerate((REACTIVE, BACKGROUND) * 2)]
             for one in streams:
                 assert send(s, "PATCH", f"{STREAMS}/{one.name}", {"state": "suspended"})[0] == 200
@@ -137,9 +139,9 @@ def check_stops_with_suspended_streams():
                 assert b"[DONE]" not in one.rest() and b'"error"' in one.seen, one.seen[-300:]
 
 
-def check_reactive_beside_a_long_queue():
+def check_reactive_beside_a_long_queue(model):
     n = 300 if is_plain() else 60
-    with Server("--context", "512", "--parallel", "4", "--queue-max", "400") as s:
+    with Server(*model, "--context", "512", "--parallel", "4", "--queue-max", "400") as s:
         low = [Open(s, LONG | {"messages": user(f"{i} Tell me all about the number {i * 7919}."), "max_tokens": 100}, BACKGROUND) for i in range(n)]
         for one in low:
             one.head()
@@ -164,10 +166,12 @@ def check_reactive_beside_a_long_queue():
 
 
 def main():
-    with Server("--context", "4096", "--parallel", "4", "--queue-max", "64") as s:
-        run_checks([(check, s) for check in (
-            check_killed_in_each_stage, check_suspends_and_leaves, check_owner_is_suspended_and_leaves, check_readers_leave_at_once)]
-            + [(check_stops_with_suspended_streams,), (check_reactive_beside_a_long_queue,)])
+    with tempfile.TemporaryDirectory() as folder:
+        model = [] if is_plain() else shallow_model(pathlib.Path(folder))[:2]
+        with Server(*model, "--context", "4096", "--parallel", "4", "--queue-max", "64") as s:
+            run_checks([(check, s) for check in (
+                check_killed_in_each_stage, check_suspends_and_leaves, check_owner_is_suspended_and_leaves, check_readers_leave_at_once)]
+                + [(check, model) for check in (check_stops_with_suspended_streams, check_reactive_beside_a_long_queue)])
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(HERE)]
 import report  # noqa: E402
 import shallow  # noqa: E402
-from who import KEYS  # noqa: E402
+from who import KEYS, NIGHTLY  # noqa: E402
 from wire import KEY  # noqa: E402
 
 BODY_MAX = 1024 * 1024
@@ -45,9 +45,10 @@ BEGINNINGS = ["Once upon a time", "The sea is", "One, two, three,"]
 # (64 KiB), templates and grammars needed. Measured: up to 1.2 MiB in one minute and 5.6 in ten, while the same requests one after another
 # are flat. 8 MiB are 2 KiB for each request of the last two thirds of a minute, or 280 bytes in ten; smaller leaks are AddressSanitizer's.
 GROWTH_MIB = 8
-# Pages for half of the places at full context, so that pages are taken from the background, too; and a target that a crowd on few
-# processors meets now and then, so that levels of pressure go up and down and not all is refused.
-KV_SIZE, TTFT_TARGET_MS = "96M", "30000"
+# Pages for half of the places at full context, so that pages are taken from the background, too; a target that a crowd on few
+# processors meets now and then, so that levels of pressure go up and down and not all is refused; and promotions within a minute.
+POLICY = ["--ttft-target", "30000", "--age-limit", "2"]
+KV_SIZE, KV_SIZE_SHALLOW = "96M", "7M"
 
 
 class Server:
@@ -122,7 +123,7 @@ def shallow_model(folder):
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     models = pathlib.Path(os.environ.get("TROIKA_MODELS") or pathlib.Path(cache) / "troika" / "models")
     shallow.write(models / "SmolLM2-135M-Instruct.Q4_1.gguf", folder / "shallow.gguf", 2)
-    return ["--model", folder / "shallow.gguf"]
+    return ["--model", folder / "shallow.gguf", "--kv-size", KV_SIZE_SHALLOW]
 
 
 def ask_known(server, light):
@@ -144,15 +145,23 @@ def ask_known(server, light):
 
 
 def touch_all_pages(server, parallel, context):
-    """The KV pages are given by the system when they are first written: with all places full at once all have been."""
-    def fill(i):
+    """KV pages, activation slots and logits are given by the system when they are first written: with all places full at once, of each
+    class, and with one that is promoted, all have been."""
+    def fill(i, key):
         body = {"prompt": [100 + i] * (context - 40), "max_tokens": 40, "ignore_eos": True}
-        server.ask("/v1/completions", body)
-    threads = [threading.Thread(target=fill, args=(i,)) for i in range(parallel)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        server.ask("/v1/completions", body, key)
+
+    def fill_all(first, keys):
+        threads = [threading.Thread(target=fill, args=(first + i, key)) for i, key in enumerate(keys)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    fill_all(0, [KEY] * parallel)
+    fill_all(50, [NIGHTLY] * parallel)
+    for i in range(5):
+        if not server.metrics()["troika_promotions_total"]:
+            fill_all(100 + 50 * i, [NIGHTLY] * parallel + [KEY] * 4)
 
 
 def start_python(script, *arguments):
@@ -215,10 +224,9 @@ def run(options, rows):
     """Adds to `rows` (name, wanted, measured); True if the log is worth keeping."""
     context, parallel = 1024, 8
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crowd-"))
-    model = shallow_model(folder) if options.light else []
+    model = shallow_model(folder) if options.light else ["--kv-size", KV_SIZE]
     server = Server(options.binary, folder, ["--context", str(context), "--parallel", str(parallel), "--queue-max", "32",
-                                             "--body-max", str(BODY_MAX), "--keep-alive", "2", "--kv-size", KV_SIZE,
-                                             "--ttft-target", TTFT_TARGET_MS, *model, *options.serve])
+                                             "--body-max", str(BODY_MAX), "--keep-alive", "2", *POLICY, *model, *options.serve])
     print(server.ready.strip(), flush=True)
     print(f"# seed {options.seed}, {options.clients} clients, {options.seconds} s; log {server.log_path}", flush=True)
     patience = 60 if options.light else 5

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctest: slow
- * Streams of two classes on a real model: who goes first, and what suspend, attach, deadlines and shared prefixes do. */
+ * Streams of two classes on a real model: who goes first, and what suspend, attach, deadlines and
+ * shared prefixes do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
