@@ -8,6 +8,11 @@
 
 #include "api/job.h"
 #include "api/json.h"
+#include "base/clock.h"
+
+/* The engine looks at each message between two launches, below a millisecond even with many
+ * requests; a machine that does other work may let it wait. */
+static const int64_t ATTACH_NS = INT64_C(2000000000);
 
 /* A template that takes no system role says so by refusing; then its text goes before the user's
  * first one, and if that is refused too, the first refusal stands. */
@@ -165,15 +170,17 @@ static bool attach(api_job *job, api_choice *c, troika_error *err) {
   troika_request request = job->request.engine; /* stop strings count for each reader */
   troika_stream_info info;
   struct timespec pause = {.tv_nsec = 100000};
+  int64_t most = clock_real_now(NULL) + ATTACH_NS;
   if (!job->who.retry_count) return false;
   request.prompt = &unused;
   request.prompt_n = 1;
   request.share = NULL;
   if (!api_stream_attach(a->streams, job->entry, c->index, c->stream, &request)) return false;
-  for (int i = 0; i < 100; i++) {
+  for (;;) {
     troika_stream_describe(c->stream, &info);
-    if (api_stream_decided(&info)) break;
+    if (api_stream_decided(&info) || http_gone(job->x) || clock_real_now(NULL) >= most) break;
     nanosleep(&pause, NULL);
+    if (pause.tv_nsec < 1000000) pause.tv_nsec *= 2;
   }
   if (info.state != TROIKA_STREAM_IDLE) {
     api_stream_set(a->streams, job->entry, c->index, c->stream, true);

@@ -133,6 +133,15 @@ void account_show_end(troika_runtime *rt, request *r) {
   show(rt, r, 0, clock_now(rt->clock));
 }
 
+void account_show(troika_runtime *rt, request *r) {
+  uint32_t place = 0;
+  if (r->state == REQUEST_QUEUED) {
+    const request *q = rt->queue_first;
+    for (place = 1; q != r; q = q->next) place++;
+  }
+  show(rt, r, place, clock_now(rt->clock));
+}
+
 static void count_kv(troika_runtime *rt, troika_runtime_stats *s) {
   kv_total_stats totals;
   uint64_t used = 0;

@@ -289,6 +289,7 @@ void account_end(troika_runtime *rt, request *r, int64_t now_ns); /* r->timings 
 void account_request(troika_runtime *rt, const request *r);       /* its end, in the statistics */
 void account_update(troika_runtime *rt);                          /* once a loop */
 void account_show_end(troika_runtime *rt, request *r); /* while it has its readers still */
+void account_show(troika_runtime *rt, request *r);     /* now, to all of its readers */
 
 /* stream.c */
 void request_let_go(request *r); /* a reader less; the last one frees it */

@@ -178,6 +178,7 @@ void request_attach(troika_runtime *rt, troika_stream *s) {
     while (*at) at = &(*at)->reader_next;
     s->reader_next = NULL;
     *at = s;
+    account_show(rt, r); /* its client waits to hear whether it came in time */
   }
   stream_has_news(rt, s);
 }

@@ -130,9 +130,9 @@ async def read_some(c, events, n):
     return True
 
 
-def long_answer(c, tokens, stream, **more):
+def long_answer(c, tokens, stream, who=None, **more):
     prompt = c.random.choice(["Tell me a long story.", "Count to a thousand.", "Describe the sea.", "List every animal."])
-    who = hardly_anybody(c)
+    who = who or hardly_anybody(c)
     if c.random.random() < 0.2:
         who.headers.append("x-troika-shorten: 1")
     return who.ask(CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "ignore_eos": True, "stream": stream,
@@ -417,7 +417,7 @@ async def dead_reader(c):
     if c.seconds < 240:
         return await slow_reader(c)
     async with Wire(c.port, receive_buffer=4096) as w:
-        await w.send(long_answer(c, 400, True, **MANY_TOPS))
+        await w.send(long_answer(c, 400, True, Who("reactive"), **MANY_TOPS))
         if not await read_head_of_stream(c, w):
             return
         await asyncio.sleep(140)  # it takes a while until all is full

@@ -162,9 +162,10 @@ async def typing(c):
 async def retry(c):
     """The same body again, after or before the first one leaves, or while both stay: each that stays is whole, and the same if it is the
     same answer."""
-    drawn = c.random.random() < 0.5
-    known = {"body": {"messages": [{"role": "user", "content": f"Tell me of number {c.random.getrandbits(40)}."}], "max_tokens": c.tokens(40),
-                      "ignore_eos": True}} if drawn else c.known("long")
+    drawn, known = c.random.random() < 0.5, c.known("long")
+    if drawn:
+        question = [{"role": "user", "content": f"Tell me of number {c.random.getrandbits(40)}."}]
+        known = {"body": {"messages": question, "max_tokens": c.tokens(40), "ignore_eos": True}}
     first, second = explicit(c, 0.15), explicit(c, 0.15)
     second.headers.append(f"x-stainless-retry-count: {c.random.randint(1, 3)}")
     first.body, second.body = {}, {}  # a class in the body would make it another one

@@ -3,7 +3,7 @@
 from wire import KEY, request
 
 # What the server's key file says of each; crowd.py writes it. All clients of a key share its limits.
-KEYS = {KEY: "", "sk-crowd-capped": "cap=proactive name=capped", "sk-crowd-greedy": "reactive-max=2 max=12 name=greedy",
+KEYS = {KEY: "", "sk-crowd-capped": "cap=proactive name=capped", "sk-crowd-greedy": "reactive-max=2 max=5 name=greedy",
         "sk-crowd-nightly": "class=proactive name=nightly", "sk-crowd-agents": "may-react name=agents"}
 CAPPED, GREEDY, NIGHTLY, AGENTS = list(KEYS)[1:]
 GREEDY_REACTIVE_MAX = 2
