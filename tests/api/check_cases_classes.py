@@ -284,7 +284,8 @@ def check_key_with_limits():
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("sk-a reactive-max=2 max=4\n")
         keys.flush()
-        with Server("--context", "1024", "--parallel", "8", "--api-key-file", keys.name) as s:
+        # Promoted early, so that the capped request is served while the person's long answer still runs.
+        with Server("--context", "1024", "--parallel", "8", "--age-limit", "0.2", "--api-key-file", keys.name) as s:
             key = {"Authorization": "Bearer sk-a"}
             streams = []
             for _ in range(4):
