@@ -92,7 +92,9 @@ static void compare(const char *model, const way *w) {
     submit_all(w, streams);
     for (uint32_t i = 0; i < w->asks; i++) {
       engine_read(streams[i], &got);
-      wrong += differs(&got, &alone[i], asks[i].q.max_tokens);
+      bool other = differs(&got, &alone[i], asks[i].q.max_tokens);
+      if (other) fprintf(stderr, "%s: answer %u has %u tokens, %s\n", w->name, i, got.n, got.error);
+      wrong += other;
       if (round) cached += got.end.cached_tokens;
     }
   }
