@@ -143,7 +143,7 @@ static void end_turn(api_job *job, unsigned status) {
                       api_calls_seen(&job->choices[i].calls));
   if (job->who.session)
     troika_runtime_session_waits(job->owner->options.runtime, job->who.session, waits);
-  api_stream_end_as(job->owner->streams, job->entry, end_of(job, status), status, waits);
+  api_stream_end_as(job->owner->streams, job->entry, end_of(job, status), status);
   job->entry = NULL;
 }
 

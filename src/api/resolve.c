@@ -287,7 +287,7 @@ bool api_key_change(api_key_hold *hold, troika_class class_) {
   return true;
 }
 
-void api_key_end(api_key_hold *hold, bool waits) {
+void api_key_end(api_key_hold *hold) {
   if (!hold->resolver || !api_access_uncount(hold->resolver->access, &hold->count)) return;
-  api_sessions_end(hold->resolver->sessions, hold->session, waits, clock_real_now(NULL));
+  api_sessions_end(hold->resolver->sessions, hold->session, clock_real_now(NULL));
 }

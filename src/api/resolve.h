@@ -156,7 +156,7 @@ bool api_key_begin(const api_resolver *resolver, const api_signals *s, api_resol
  * has ended; then nothing is changed. The caller tells the engine. Takes no lock but the key's and
  * the session table's. Its session has then said this class. */
 bool api_key_change(api_key_hold *hold, troika_class class_);
-/* waits: the turn ended in tool calls. Once for each begin that was true; else does nothing. */
-void api_key_end(api_key_hold *hold, bool waits);
+/* Once for each begin that was true; else does nothing. */
+void api_key_end(api_key_hold *hold);
 
 #endif

@@ -117,21 +117,17 @@ bool api_sessions_begin(api_sessions *s, uint64_t session, troika_class said, in
     if (e->now.open++ == 0) unlink_quiet(s, e);
     if (said != TROIKA_CLASS_DEFAULT) e->now.said = said;
     e->now.seen_ns = now_ns;
-    e->now.waits = false;
   }
   pthread_mutex_unlock(&s->lock);
   return e != NULL;
 }
 
-void api_sessions_end(api_sessions *s, uint64_t session, bool waits, int64_t now_ns) {
+void api_sessions_end(api_sessions *s, uint64_t session, int64_t now_ns) {
   pthread_mutex_lock(&s->lock);
   entry *e = session ? find(s, session) : NULL;
   if (e && e->now.open) {
     e->now.seen_ns = now_ns;
-    if (--e->now.open == 0) {
-      e->now.waits = waits;
-      link_newest(s, e);
-    }
+    if (--e->now.open == 0) link_newest(s, e);
   }
   pthread_mutex_unlock(&s->lock);
 }

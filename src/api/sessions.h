@@ -20,7 +20,6 @@ typedef struct api_session {
   troika_class said; /* its last explicit class; DEFAULT: none */
   int64_t seen_ns;   /* clock_real: when its last turn began or ended */
   uint32_t open;     /* requests */
-  bool waits;        /* nothing is open, and its last turn ended in tool calls */
 } api_session;
 
 /* capacity: 1 to API_SESSIONS_MAX. Errors: NO_MEMORY. */
@@ -31,7 +30,7 @@ void api_sessions_close(api_sessions **s);
 bool api_sessions_find(api_sessions *s, uint64_t session, api_session *out);
 /* A turn begins. said: DEFAULT leaves what was said before. True: it must be ended, once. */
 bool api_sessions_begin(api_sessions *s, uint64_t session, troika_class said, int64_t now_ns);
-void api_sessions_end(api_sessions *s, uint64_t session, bool waits, int64_t now_ns);
+void api_sessions_end(api_sessions *s, uint64_t session, int64_t now_ns);
 /* It was seen, or said something, without a turn. */
 void api_sessions_note(api_sessions *s, uint64_t session, troika_class said, int64_t now_ns);
 uint32_t api_sessions_count(api_sessions *s);

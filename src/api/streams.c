@@ -303,10 +303,9 @@ void api_stream_look(api_streams *s, const api_stream *e, api_stream_now *out) {
   pthread_mutex_unlock(&s->lock);
 }
 
-void api_stream_end_as(api_streams *s, api_stream *e, api_stream_end how, unsigned status,
-                       bool waits) {
+void api_stream_end_as(api_streams *s, api_stream *e, api_stream_end how, unsigned status) {
   pthread_mutex_lock(&s->lock);
-  api_key_end(&e->hold, waits);
+  api_key_end(&e->hold);
   look(e, &e->last);
   e->last.state = TROIKA_STREAM_IDLE;
   e->last.place = 0;

@@ -81,10 +81,8 @@ api_drop api_stream_dropped(api_streams *s, const api_stream *e);
 void api_stream_look(api_streams *s, const api_stream *e, api_stream_now *out);
 /* The same of a request that has no name. */
 void api_stream_guess(const api_resolved *who, api_stream_now *out);
-/* It is over, answered with `status`; e is the registry's from here on. waits: its turn ended in
- * tool calls. */
-void api_stream_end_as(api_streams *s, api_stream *e, api_stream_end how, unsigned status,
-                       bool waits);
+/* It is over, answered with `status`; e is the registry's from here on. */
+void api_stream_end_as(api_streams *s, api_stream *e, api_stream_end how, unsigned status);
 
 /* The names that answers and headers carry. */
 const char *api_band_name(troika_band band);

@@ -298,7 +298,7 @@ bool api_job_resolve(api_job *job, api_failure *failure) {
   api_stream_guess(&job->who, &job->now); /* until it has a name */
   if (!counted) return false;
   if (!enter(job, n, &hold)) {
-    api_key_end(&hold, false);
+    api_key_end(&hold);
     return api_failure_memory(failure);
   }
   api_resolved_apply(&job->who, &r->engine);

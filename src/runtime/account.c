@@ -7,21 +7,13 @@
 
 enum { QUEUE_SHOWN_NS = 10000000 }; /* how old what is shown of waiting requests may be */
 
-static bool has_rows_in(const request *r, const launch *l) {
-  if (l->prefill == r) return true;
-  for (int part = 0; part < 2; part++)
-    for (uint32_t i = 0; i < l->n_decodes[part]; i++)
-      if (l->decodes[part][i] == r) return true;
-  return false;
-}
-
 static int64_t overlap(int64_t from, int64_t start_ns, int64_t end_ns) {
   if (from < start_ns) from = start_ns;
   return from < end_ns ? end_ns - from : 0;
 }
 
 static void account_one(request *r, const launch *l, int64_t start_ns, int64_t end_ns) {
-  if (has_rows_in(r, l)) {
+  if (r->launch == l) {
     if (l->prefill == r)
       r->spent.prefill_ns += end_ns - start_ns;
     else
@@ -78,8 +70,7 @@ void account_suspension(request *r, int64_t now_ns) {
   r->suspended_ns = suspended ? now_ns : 0;
 }
 
-void account_end(troika_runtime *rt, request *r, int64_t now_ns) {
-  (void)rt;
+void account_end(request *r, int64_t now_ns) {
   if (r->suspended_ns && r->start_ns) r->spent.preempted_ns += now_ns - r->suspended_ns;
   fill_timings(r, now_ns, &r->timings);
 }
@@ -127,10 +118,6 @@ static void show(const troika_runtime *rt, request *r, uint32_t place, int64_t n
     s->info = info;
     pthread_mutex_unlock(&s->lock);
   }
-}
-
-void account_show_end(troika_runtime *rt, request *r) {
-  show(rt, r, 0, clock_now(rt->clock));
 }
 
 void account_show(troika_runtime *rt, request *r) {
@@ -207,6 +194,8 @@ void account_update(troika_runtime *rt) {
   s->backlog_s = (double)m->backlog_ns * 1e-9;
   s->x_ms = (double)m->x_ns * 1e-6;
   s->promotions = m->promotions;
+  s->piggybacked = m->piggybacked;
+  s->dropped = m->drops;
   s->preempt_bound_ms = (double)rt->costs.stop_ns * 1e-6;
   s->model_error = (double)rt->costs.error_q / COST_ONE;
   rt->shown_costs = rt->costs;

@@ -179,7 +179,7 @@ typedef struct launch {
   request *decodes[2][RUNTIME_PARALLEL_MAX]; /* of SLOT_DECODE, SLOT_DECODE_P; in order of rows */
   uint32_t n_decodes[2];
   cost_load load;
-  int64_t start_ns, done_ns, total_ns, stop_ns; /* stop_ns: when its stop was asked for */
+  int64_t start_ns, done_ns, total_ns; /* of this stretch; of those before; predicted, of all */
 } launch;
 
 struct troika_runtime {
@@ -284,12 +284,11 @@ uint8_t view_class(const request *r);     /* sched_class: the most urgent of its
 /* account.c */
 /* `l` ran from start to end on the device. */
 void account_stretch(troika_runtime *rt, const launch *l, int64_t start_ns, int64_t end_ns);
-void account_suspension(request *r, int64_t now_ns);              /* its client's; once a turn */
-void account_end(troika_runtime *rt, request *r, int64_t now_ns); /* r->timings */
-void account_request(troika_runtime *rt, const request *r);       /* its end, in the statistics */
-void account_update(troika_runtime *rt);                          /* once a loop */
-void account_show_end(troika_runtime *rt, request *r); /* while it has its readers still */
-void account_show(troika_runtime *rt, request *r);     /* now, to all of its readers */
+void account_suspension(request *r, int64_t now_ns);        /* its client's; once a turn */
+void account_end(request *r, int64_t now_ns);               /* r->timings */
+void account_request(troika_runtime *rt, const request *r); /* its end, in the statistics */
+void account_update(troika_runtime *rt);                    /* once a loop */
+void account_show(troika_runtime *rt, request *r);          /* now, to all of its readers */
 
 /* stream.c */
 void request_let_go(request *r); /* a reader less; the last one frees it */

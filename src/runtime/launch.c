@@ -131,7 +131,6 @@ void launch_begin(troika_runtime *rt, const sched_action *actions, size_t n) {
   for_each_row_owner(l, clock_now(rt->clock), note_start);
   pthread_mutex_lock(&rt->stats_lock);
   rt->stats.launches++;
-  if (l->band != SCHED_BAND_P) rt->stats.piggybacked += l->n_decodes[1];
   pthread_mutex_unlock(&rt->stats_lock);
   submit(rt, l);
 }
@@ -146,7 +145,6 @@ void launch_stop(troika_runtime *rt, launch *l) {
   CHECK(l->active && l == rt->flight);
   if (l->state == SCHED_STOPPING) return;
   l->state = SCHED_STOPPING;
-  l->stop_ns = clock_now(rt->clock);
   rt->cpu->driver->queue_stop(rt->queue, &l->event);
 }
 
@@ -161,9 +159,6 @@ void launch_drop(troika_runtime *rt, launch *l) {
   CHECK(l->active && l->state == SCHED_STOPPED);
   for_each_row_owner(l, clock_now(rt->clock), let_go);
   l->active = false;
-  pthread_mutex_lock(&rt->stats_lock);
-  rt->stats.dropped++;
-  pthread_mutex_unlock(&rt->stats_lock);
 }
 
 static void add_record(troika_runtime *rt, request *r, const sample_result *result) {
@@ -248,20 +243,19 @@ static void finish_rows(troika_runtime *rt, request *r, float *logits) {
 }
 
 static void finish_launch(troika_runtime *rt, launch *l) {
-  launch done = *l;
   l->active = false;
   uint32_t stride = (rt->g->vocab + 15) / 16 * 16;
   for (int part = 0; part < 2; part++)
-    for (uint32_t i = 0; i < done.n_decodes[part]; i++)
-      finish_rows(rt, done.decodes[part][i],
+    for (uint32_t i = 0; i < l->n_decodes[part]; i++)
+      finish_rows(rt, l->decodes[part][i],
                   rt->tables.logits[part ? SLOT_DECODE_P : SLOT_DECODE] + (size_t)i * stride);
-  if (!done.prefill) return;
-  request *r = done.prefill;
+  if (!l->prefill) return;
+  request *r = l->prefill;
   pthread_mutex_lock(&rt->stats_lock);
   rt->stats.prompt_tokens += r->flying;
   rt->stats.prompt_tokens_by[r->band == SCHED_BAND_P] += r->flying;
   pthread_mutex_unlock(&rt->stats_lock);
-  finish_rows(rt, r, rt->tables.logits[done.prefill_slot]);
+  finish_rows(rt, r, rt->tables.logits[l->prefill_slot]);
 }
 
 static void count_preemption(request *r, int64_t now) {

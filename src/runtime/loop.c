@@ -204,12 +204,12 @@ static void look_at_readers(troika_runtime *rt, int64_t now_ns) {
     if (!r) continue;
     request_drop_readers(rt, r);
     account_suspension(r, now_ns);
-    if (r->followers && atomic_load(&r->readers->suspended)) request_release_followers(rt, r);
+    if (r->followers && view_is_suspended(r)) request_release_followers(rt, r);
   }
   for (request *r = rt->queue_first; r; r = r->next) {
     request_drop_readers(rt, r);
     account_suspension(r, now_ns);
-    if (r->followers && atomic_load(&r->readers->suspended)) request_release_followers(rt, r);
+    if (r->followers && view_is_suspended(r)) request_release_followers(rt, r);
   }
 }
 

@@ -86,7 +86,7 @@ static uint32_t shared_tokens(const request *a, const request *b) {
 static bool could_follow(const request *r, const request *owner, uint32_t *best) {
   if (owner == r || owner->scope != r->scope || owner->behind != SCHED_NONE ||
       owner->computed >= request_target(owner) || owner->no_prefix_cache ||
-      atomic_load(&owner->readers->suspended))
+      view_is_suspended(owner))
     return false;
   uint32_t shared = shared_tokens(r, owner);
   if (shared >= r->prompt_n) shared -= KV_PAGE_TOKENS;
@@ -113,8 +113,7 @@ static void follow(troika_runtime *rt, request *r) {
 /* If the shared pages are there, all start from them; if they will not come, the first of those
  * that wait computes them for the rest. */
 void request_release_followers(troika_runtime *rt, request *r) {
-  bool comes =
-      r->state != REQUEST_ENDED && !request_cancelled(r) && !atomic_load(&r->readers->suspended);
+  bool comes = r->state != REQUEST_ENDED && !request_cancelled(r) && !view_is_suspended(r);
   request *next = NULL;
   if (!r->followers) return;
   for (request *q = rt->queue_first; q; q = q->next) {
@@ -333,11 +332,11 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
     release_place(rt, r);
   r->finish = finish;
   if (status) error_set(&r->error, status, "%s", text);
-  account_end(rt, r, now);
+  account_end(r, now);
   account_request(rt, r);
   trace_end(rt, r, now);
   r->state = REQUEST_ENDED;
-  account_show_end(rt, r);
+  account_show(rt, r);
   request_release_followers(rt, r);
   runtime_sessions_end(rt->sessions, r->session, r->band != SCHED_BAND_P);
   atomic_fetch_sub(&rt->outstanding, 1);

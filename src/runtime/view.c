@@ -54,7 +54,7 @@ static void describe(const troika_runtime *rt, const request *r, sched_request *
                        .may_react = r->may_react,
                        .parent_waits = r->child && runtime_sessions_wait(rt->sessions, r->parent),
                        .lift = SCHED_BAND_P,
-                       .held = view_is_suspended(r),
+                       .held = view_is_suspended(r) || r->behind != SCHED_NONE,
                        .cancelled = request_cancelled(r),
                        .emitted = r->first_ns != 0,
                        .in_last = r->in_last,
@@ -68,7 +68,7 @@ static void describe(const troika_runtime *rt, const request *r, sched_request *
                        .waiting_ns = r->waiting_ns,
                        .emit_ns = r->last_ns,
                        .blocked_ns = r->spent.blocked_ns,
-                       .prompt_left = target - (r->computed < target ? r->computed : target),
+                       .prompt_left = target - position,
                        .output_left = r->prompt_n + r->max_new - r->n,
                        .expected_left = expected_left(rt, r, class_),
                        .kv_bytes = request_kv_bytes(rt, position)};
@@ -77,6 +77,11 @@ static void describe(const troika_runtime *rt, const request *r, sched_request *
   if (r->state == REQUEST_QUEUED) return;
   kv_need(rt->pages, r->promised, v->holds);
   v->recompute_ns = recompute_ns(rt, r);
+}
+
+static uint8_t band_of(const sched_request *r) {
+  uint8_t band = (uint8_t)sched_band_of(r);
+  return r->lift < band ? r->lift : band;
 }
 
 static void see(troika_runtime *rt, request *r, sched_view *view) {
@@ -88,35 +93,25 @@ static void see(troika_runtime *rt, request *r, sched_view *view) {
  * followers of their own (choices of one prompt): two rounds. */
 static void lift_owners(troika_runtime *rt, sched_view *view) {
   for (int round = 0; round < 2; round++)
-    for (const request *q = rt->queue_first; q; q = q->next) {
-      sched_request waiter;
-      if (q->behind == SCHED_NONE) continue;
-      describe(rt, q, &waiter);
-      for (uint32_t i = 0; i < view->n_requests; i++)
-        if (rt->view[i].id == q->id) waiter.lift = rt->view[i].lift;
-      sched_band band = sched_band_of(&waiter);
-      if (waiter.lift < band) band = waiter.lift;
-      for (uint32_t i = 0; i < view->n_requests; i++)
-        if (rt->view[i].id == q->behind && band < rt->view[i].lift) rt->view[i].lift = band;
+    for (uint32_t i = 0; i < view->n_requests; i++) {
+      if (rt->seen[i]->behind == SCHED_NONE) continue;
+      uint8_t band = band_of(&rt->view[i]);
+      for (uint32_t k = 0; k < view->n_requests; k++)
+        if (rt->view[k].id == rt->seen[i]->behind && band < rt->view[k].lift)
+          rt->view[k].lift = band;
     }
 }
 
-static void see_requests(troika_runtime *rt, sched_view *view, int64_t now_ns) {
-  bool waiting = false;
+static void see_requests(troika_runtime *rt, sched_view *view) {
+  bool follows = false;
   for (uint32_t i = 0; i < rt->parallel; i++)
     if (rt->places[i]) see(rt, rt->places[i], view);
-  /* What waits behind another is none of the policy's business yet, unless it is over anyway. */
   for (request *r = rt->queue_first; r; r = r->next) {
-    bool over =
-        request_cancelled(r) || r->first_deadline_ns <= now_ns || r->done_deadline_ns <= now_ns;
-    waiting = waiting || r->behind != SCHED_NONE;
-    if (r->behind == SCHED_NONE || over) see(rt, r, view);
+    follows = follows || r->behind != SCHED_NONE;
+    see(rt, r, view);
   }
-  if (waiting) lift_owners(rt, view);
-  for (uint32_t i = 0; i < view->n_requests; i++) {
-    uint8_t band = (uint8_t)sched_band_of(&rt->view[i]);
-    rt->seen[i]->band = rt->view[i].lift < band ? rt->view[i].lift : band;
-  }
+  if (follows) lift_owners(rt, view);
+  for (uint32_t i = 0; i < view->n_requests; i++) rt->seen[i]->band = band_of(&rt->view[i]);
 }
 
 /* The device is taken by a measurement, which nobody waits for. */
@@ -170,7 +165,7 @@ size_t view_decide(troika_runtime *rt, int64_t now_ns, int64_t *wake_ns) {
     if (!rt->g->groups[i].window)
       view.kv_token_bytes += rt->g->groups[i].page_bytes / KV_PAGE_TOKENS;
   }
-  see_requests(rt, &view, now_ns);
+  see_requests(rt, &view);
   sched_memory before = rt->memory;
   size_t n = sched_decide(&view, &rt->memory, now_ns, rt->actions, rt->actions_capacity, wake_ns);
   for (uint32_t i = 0; i < view.n_requests; i++) rt->seen[i]->judged = true;

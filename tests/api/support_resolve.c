@@ -71,5 +71,5 @@ void ask(server *s, const char *headers, const char *members, api_resolved *out)
   api_key_hold hold;
   if (!ask_full(s, CHAT_PATH, headers, members, out, &hold, &f))
     fail_msg("%s | %s: %s", headers, members, f.message);
-  api_key_end(&hold, false);
+  api_key_end(&hold);
 }

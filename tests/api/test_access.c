@@ -122,21 +122,21 @@ static void test_reactive_max(void **state) {
   assert_true(api_key_change(&a, TROIKA_PROACTIVE)); /* makes room */
   assert_true(api_key_change(&c, TROIKA_REACTIVE) && api_key_change(&c, TROIKA_REACTIVE));
   assert_false(api_key_change(&d, TROIKA_REACTIVE));
-  api_key_end(&a, false);
-  api_key_end(&a, false); /* once is enough */
+  api_key_end(&a);
+  api_key_end(&a); /* once is enough */
   assert_false(api_key_change(&a, TROIKA_PROACTIVE));
   assert_false(api_key_change(&d, TROIKA_REACTIVE));
-  api_key_end(&c, false);
+  api_key_end(&c);
   assert_true(api_key_change(&d, TROIKA_REACTIVE));
   /* Several answers are several: two do not fit beside one. */
-  api_key_end(&d, false);
+  api_key_end(&d);
   assert_true(begin(&s, head, "\"n\":2", &who, &a, &f) && who.capped);
-  api_key_end(&b, false);
+  api_key_end(&b);
   assert_true(begin(&s, head, "\"n\":2", &who, &b, &f) && !who.capped);
-  api_key_end(&a, false);
-  api_key_end(&b, false);
+  api_key_end(&a);
+  api_key_end(&b);
   assert_true(begin(&s, head, "\"n\":3", &who, &a, &f) && who.capped);
-  api_key_end(&a, false);
+  api_key_end(&a);
   uint32_t answers, reactive;
   api_access_open_now(s.access, api_access_find(s.access, bytes_of_string("Bearer two")), &answers,
                       &reactive);
@@ -157,15 +157,15 @@ static void test_key_max(void **state) {
   assert_true(f.status == 429 && f.retry_after_s >= 1 && strstr(f.message, "3"));
   assert_string_equal(f.code, "key_limit");
   assert_string_equal(f.type, "rate_limit_error");
-  api_key_end(&c, false); /* refused: holds nothing */
+  api_key_end(&c); /* refused: holds nothing */
   assert_true(begin(&s, "authorization: Bearer plain", "", &who, &c, &f));
-  api_key_end(&c, false);
-  api_key_end(&b, false);
+  api_key_end(&c);
+  api_key_end(&b);
   assert_false(begin(&s, head, "\"n\":2", &who, &c, &f)); /* two beside two */
   assert_int_equal(f.status, 429);
   assert_true(begin(&s, head, "", &who, &b, &f));
-  api_key_end(&a, false);
-  api_key_end(&b, false);
+  api_key_end(&a);
+  api_key_end(&b);
   assert_false(begin(&s, head, "\"n\":4", &who, &c, &f)); /* never: asking again is of no use */
   assert_int_equal(f.status, 400);
   assert_string_equal(f.param, "n");
@@ -194,7 +194,7 @@ static void *crowd_member(void *context) {
     if (i % 3 == 0) sched_yield();
     if (reactive) atomic_fetch_sub(&c->reactive, 1);
     if (i % 5 == 0) api_key_change(&hold, TROIKA_PROACTIVE);
-    api_key_end(&hold, i % 2);
+    api_key_end(&hold);
   }
   return NULL;
 }
@@ -232,13 +232,13 @@ static void test_sessions_table(void **state) {
     assert_true(api_sessions_begin(s, i, TROIKA_PROACTIVE, (int64_t)i));
   assert_false(api_sessions_begin(s, 99, TROIKA_REACTIVE, 20)); /* all are busy */
   assert_false(api_sessions_find(s, 99, &e));
-  api_sessions_end(s, 99, true, 21);
-  for (uint64_t i = N; i >= 1; i--) api_sessions_end(s, i, i == 3, 30);
-  assert_true(api_sessions_find(s, 3, &e) && e.waits && !e.open && e.said == TROIKA_PROACTIVE);
-  api_sessions_end(s, 3, false, 31); /* one too many changes nothing */
-  assert_true(api_sessions_find(s, 3, &e) && e.waits && !e.open && e.seen_ns == 30);
+  api_sessions_end(s, 99, 21);
+  for (uint64_t i = N; i >= 1; i--) api_sessions_end(s, i, 30);
+  assert_true(api_sessions_find(s, 3, &e) && !e.open && e.said == TROIKA_PROACTIVE);
+  api_sessions_end(s, 3, 31); /* one too many changes nothing */
+  assert_true(api_sessions_find(s, 3, &e) && !e.open && e.seen_ns == 30);
   assert_true(api_sessions_begin(s, 3, TROIKA_CLASS_DEFAULT, 32));
-  assert_true(api_sessions_find(s, 3, &e) && !e.waits && e.open == 1 && e.said == TROIKA_PROACTIVE);
+  assert_true(api_sessions_find(s, 3, &e) && e.open == 1 && e.said == TROIKA_PROACTIVE);
   api_sessions_note(s, 3, TROIKA_REACTIVE, 33);
   assert_true(api_sessions_find(s, 3, &e) && e.said == TROIKA_REACTIVE && e.seen_ns == 33);
   api_sessions_note(s, 16, TROIKA_CLASS_DEFAULT, 34); /* was the quietest; 15 is now */
@@ -286,7 +286,7 @@ static void test_sessions_random(void **state) {
       assert_true(api_sessions_begin(s, k, (troika_class)said, step) == fits);
       if (fits) model[k].open++;
     } else if (what == 1) {
-      api_sessions_end(s, k, false, step);
+      api_sessions_end(s, k, step);
       if (model[k].known && model[k].open && --model[k].open == 0) model[k].quiet_at = step;
     } else {
       api_sessions_note(s, k, (troika_class)said, step);

@@ -147,7 +147,7 @@ static void check(server *s, const char *headers, const char *path, int class_, 
   api_failure f;
   api_key_hold hold;
   if (!ask_full(s, path, headers, "", &who, &hold, &f)) fail_msg("%s: %s", headers, f.message);
-  api_key_end(&hold, false);
+  api_key_end(&hold);
   if ((int)who.class_ != class_ || strcmp(who.decided_by, by) != 0)
     fail_msg("%s %s: class %d by %s, not %d by %s", path, headers, (int)who.class_, who.decided_by,
              class_, by);

@@ -60,7 +60,7 @@ static void run(api_signals *s, bytes_view body) {
     check_resolved(&who);
     api_resolved_apply(&who, &r.engine);
     if (open && who.class_ == TROIKA_PROACTIVE) api_key_change(&hold, TROIKA_REACTIVE);
-    api_key_end(&hold, true);
+    api_key_end(&hold);
     api_access_open_now(resolver.access, s->key, &answers, &reactive);
     expect(answers == 0 && reactive == 0);
   } else {

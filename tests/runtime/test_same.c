@@ -104,8 +104,6 @@ static void compare(const char *model, const way *w) {
   engine_close(&e);
   snprintf(name, sizeof name, "%s, %s: answers that differ", model, w->name);
   figure(name, "==", 0, wrong);
-  snprintf(name, sizeof name, "%s, %s: bytes copied by switches", model, w->name);
-  figure(name, "==", 0, (double)s.bytes_copied);
   if (w->options.test_stop_panels) {
     snprintf(name, sizeof name, "%s, %s: stops", model, w->name);
     figure(name, ">=", 1000, (double)s.stops);
