@@ -297,6 +297,18 @@ def open_load(load, begin, times, kind, tokens_in, tokens_out, headers=None):
         load.loop.at(begin + when, lambda: load.post(kind, tokens_in, tokens_out, headers=headers))
 
 
+def watch(load, begin, end, settle, progress, say):
+    """Until `end`, and until the reactive requests are answered: (calls, begin of counting, end)."""
+    at = begin
+    while at < end:
+        step = min(30.0, end - at)
+        at += step
+        load.loop.sleep_until(at)
+        progress.say(f"{say}: {sum(c.tag is not None for c in load.loop.calls)} requests open", step)
+    load.loop.run(lambda: not any(c.tag and c.tag.kind == "reactive" for c in load.loop.calls), end + DRAIN_S)
+    return load.take(), begin + settle, end
+
+
 @dataclasses.dataclass
 class Outcome:
     """What became of the requests of one kind that arrived in a span of time."""

@@ -34,14 +34,7 @@ def run(load, seconds, settle, rng, progress, say, rate=None):
     else:
         common.open_load(load, begin, common.poisson(rng, rate, seconds), "proactive", *PROACTIVE)
     common.open_load(load, begin, reactive_times(rng, settle, seconds), "reactive", *REACTIVE)
-    at, end = begin, begin + seconds
-    while at < end:
-        step = min(30.0, end - at)
-        at += step
-        load.loop.sleep_until(at)
-        progress.say(f"{say}: {sum(c.tag is not None and c.tag.kind == 'proactive' for c in load.loop.calls)} proactive open", step)
-    load.loop.run(lambda: not any(c.tag and c.tag.kind == "reactive" for c in load.loop.calls), end + common.DRAIN_S)
-    return load.take(), begin + settle, end
+    return common.watch(load, begin, begin + seconds, settle, progress, say)
 
 
 def rows(figures, name, calls, begin, end):

@@ -33,15 +33,7 @@ def phase(load, options, seconds, settle, rate, rng, progress, say):
     if rate:
         common.open_load(load, begin, common.poisson(rng, rate, seconds), "proactive", *PROACTIVE)
     common.open_load(load, begin, reactive_times(rng, settle, seconds), "reactive", *REACTIVE)
-    end = begin + seconds
-    at = begin
-    while at < end:
-        step = min(30.0, end - at)
-        at += step
-        load.loop.sleep_until(at)
-        progress.say(f"{say}: {sum(c.tag is not None and c.tag.kind == 'proactive' for c in load.loop.calls)} proactive open", step)
-    load.loop.run(lambda: not any(c.tag and c.tag.kind == "reactive" for c in load.loop.calls), end + common.DRAIN_S)
-    return load.take(), begin + settle, end
+    return common.watch(load, begin, begin + seconds, settle, progress, say)
 
 
 def silences(calls, begin, end):

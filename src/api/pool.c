@@ -216,17 +216,13 @@ troika_status api_pool_open(const api_pool_options *options, api_pool **out, tro
     free(p);
     return error_set(err, TROIKA_NO_MEMORY, "no memory for the api threads");
   }
-  pthread_condattr_t monotonic;
   p->options = *options;
   p->fresh.last = &p->fresh.first;
   p->running.last = &p->running.first;
   pthread_mutex_init(&p->lock, NULL);
   pthread_cond_init(&p->work, NULL);
   pthread_cond_init(&p->empty, NULL);
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&p->stop_tick, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  os_cond_init(&p->stop_tick);
   pthread_mutex_lock(&p->lock); /* workers read threads_n */
   while (p->threads_n < options->workers &&
          !pthread_create(&p->threads[p->threads_n], NULL, worker_main, p))

@@ -4,6 +4,7 @@
 #ifndef BASE_OS_H
 #define BASE_OS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,5 +55,8 @@ void os_futex_wake(const uint32_t *word, int count);
 uint64_t os_socket_received(int fd);
 /* Raises this process's limit of open files as far as it may; returns the limit. */
 uint64_t os_files_raise(void);
+
+/* A condition whose timed waits are on the clock of clock_real. */
+void os_cond_init(pthread_cond_t *condition);
 
 #endif

@@ -252,3 +252,11 @@ uint64_t os_files_raise(void) {
   }
   return limit.rlim_cur;
 }
+
+void os_cond_init(pthread_cond_t *condition) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(condition, &attributes);
+  pthread_condattr_destroy(&attributes);
+}

@@ -458,12 +458,8 @@ void profile_complete(troika_runtime *rt, const device_completion *c) {
 
 troika_status profile_open(troika_runtime *rt, const char *path, troika_error *err) {
   profile_state *s = &rt->profile;
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
+  os_cond_init(&s->changed);
   s->opened = true;
   s->letter.kind = MESSAGE_PROFILE;
   profile_guess(rt, &rt->costs);

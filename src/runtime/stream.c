@@ -19,12 +19,8 @@ troika_status troika_stream_open(troika_runtime *rt, const troika_stream_options
                      options->size, sizeof *options);
   troika_stream *s = calloc(1, sizeof *s);
   if (!s) return error_set(err, TROIKA_NO_MEMORY, "no memory for a stream");
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
+  os_cond_init(&s->changed);
   if (options) s->options = *options;
   s->rt = rt;
   s->close_letter.kind = MESSAGE_CLOSE_STREAM;

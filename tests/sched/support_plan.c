@@ -4,6 +4,7 @@
 
 #include "sched/support_random.h"
 #include "sched/support_sim.h"
+#include "sched/support_config.h"
 
 #define US 1000LL
 #define MS 1000000LL
@@ -62,18 +63,7 @@ void sim_plan_devices(sim_plan *p, bool pair, uint64_t seed) {
 
 void sim_plan_defaults(sim_plan *p, uint64_t seed) {
   p->seed = seed;
-  p->config = (sched_config){.places = 16,
-                             .queue_max = 256,
-                             .decode_rows = 32,
-                             .ride_rows = 64,
-                             .preempt_ns = 10 * MS,
-                             .slack_r = SCHED_ONE * 15 / 100,
-                             .slack_i = SCHED_ONE / 2,
-                             .age_limit_ns = 30 * SECOND,
-                             .background_share = SCHED_ONE / 20,
-                             .ttft_target_ns = SECOND,
-                             .backlog_max_ns = 600 * SECOND,
-                             .shorten_to = 64};
+  p->config = support_config(16);
   p->kv_token_bytes = 32768 + 8;
   p->window = 0;
   memset(p->pages, 0, sizeof p->pages);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/support_scene.h"
+#include "sched/support_config.h"
 
 #include <string.h>
 
@@ -21,18 +22,9 @@ void scene_begin(scene *s) {
                                    .step = 1,
                                    .span_rows = 256};
   }
-  s->config = (sched_config){.places = 16,
-                             .queue_max = 100,
-                             .decode_rows = 32,
-                             .ride_rows = 64,
-                             .preempt_ns = 10 * MS,
-                             .slack_r = SCHED_ONE * 15 / 100,
-                             .slack_i = SCHED_ONE / 2,
-                             .age_limit_ns = 30 * SECOND,
-                             .background_share = SCHED_ONE / 20,
-                             .ttft_target_ns = SECOND,
-                             .backlog_max_ns = 600 * SECOND,
-                             .shorten_to = 16};
+  s->config = support_config(16);
+  s->config.queue_max = 100;
+  s->config.shorten_to = 16;
   s->view = (sched_view){.config = &s->config,
                          .requests = s->requests,
                          .launches = s->launches,

@@ -92,6 +92,27 @@ static void what_a_cancelled_person_leaves_is_background(void **state) {
   assert_non_null(scene_find(&s, SCHED_EXPIRE, 1));
 }
 
+/* Who waits for another's prefix is judged as he arrives, not seconds later when pressure has
+ * risen, and is none of those that queue_max counts: what he waits for has a place. */
+static void who_is_held_in_the_queue_is_judged_at_once(void **state) {
+  (void)state;
+  s.config.queue_max = 1;
+  s.config.places = 1;
+  scene_prefill(&s, SCHED_PROACTIVE, 500);
+  sched_request *held[2] = {scene_queued(&s, SCHED_PROACTIVE, 500, 9),
+                            scene_queued(&s, SCHED_PROACTIVE, 500, 9)};
+  scene_queued(&s, SCHED_PROACTIVE, 500, 9);
+  held[0]->held = held[1]->held = 1;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_REFUSE), 0);
+  s.memory.level = 3;
+  held[0]->judged = 1;
+  held[1]->judged = 0;
+  scene_decide(&s);
+  assert_null(scene_find(&s, SCHED_REFUSE, 2));
+  assert_non_null(scene_find(&s, SCHED_REFUSE, 3));
+}
+
 static void who_is_suspended_by_its_client_keeps_no_slot(void **state) {
   (void)state;
   sched_request *r = scene_prefill(&s, SCHED_PROACTIVE, 500);
@@ -422,6 +443,7 @@ int main(void) {
       RULE(alone_in_its_launch_it_is_stopped_else_waited_for),
       RULE(the_row_of_a_person_is_not_lost_for_another),
       RULE(what_a_cancelled_person_leaves_is_background),
+      RULE(who_is_held_in_the_queue_is_judged_at_once),
       RULE(who_is_suspended_by_its_client_keeps_no_slot),
       RULE(who_is_admitted_is_waited_for_once),
       RULE(bands_are_admitted_in_order),

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "sched/support_config.h"
 
 #include "sched/sched.h"
 
@@ -63,17 +64,10 @@ static void loop_begin(loop *s) {
   s->running = -1;
   s->stop_at = SCHED_NEVER;
   s->now = SECOND;
-  s->config = (sched_config){.places = PLACES,
-                             .queue_max = 256,
-                             .decode_rows = PLACES,
-                             .ride_rows = 16,
-                             .preempt_ns = 10 * MS,
-                             .slack_r = SCHED_ONE * 15 / 100,
-                             .slack_i = SCHED_ONE / 2,
-                             .age_limit_ns = 30 * SECOND,
-                             .background_share = SCHED_ONE / 20,
-                             .ttft_target_ns = SECOND,
-                             .backlog_max_ns = 600 * SECOND};
+  s->config = support_config(PLACES);
+  s->config.decode_rows = PLACES;
+  s->config.ride_rows = 16;
+  s->config.shorten_to = 0;
 }
 
 static job *add(loop *s, uint8_t class_, int64_t arrival, uint32_t prompt, uint32_t output) {
