@@ -40,14 +40,11 @@ static bool is_blank(char c) {
 
 /* The first 64 bits of a salted hash: a client that sees one learns nothing of the key. */
 static uint64_t make_scope(const api_access *a, bytes_view key) {
-  char hex[DIGEST_BYTES];
   sha256 h;
   sha256_begin(&h);
   sha256_add(&h, a->salt, sizeof a->salt);
   sha256_add(&h, key.ptr, key.len);
-  sha256_end(&h, hex);
-  hex[16] = 0;
-  return strtoull(hex, NULL, 16) | 1; /* 0 is everybody's */
+  return sha256_end_number(&h); /* 0 is everybody's */
 }
 
 static bool rules_equal(const api_key_rules *a, const api_key_rules *b) {

@@ -76,30 +76,26 @@ static double rate(double n, int64_t ns) {
   return n > 0 && ns > 0 ? n * 1e9 / (double)ns : 0;
 }
 
-static double ms(int64_t ns) {
-  return (double)ns / 1e6;
-}
-
 void api_answer_put_times(const troika_timings *t, bytes_buffer *out) {
   bytes_append_format(out,
                       "\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
                       "\"preempted_ms\":%.3f,\"idle_ms\":%.3f,\"first_launch_ms\":%.3f,"
                       "\"blocked_ms\":%.3f,\"first_token_ms\":%.3f,\"gap_ms\":%.3f",
-                      ms(t->queue_ns), ms(t->prefill_ns), ms(t->decode_ns), ms(t->preempted_ns),
-                      ms(t->idle_ns), ms(t->first_launch_ns), ms(t->blocked_ns),
-                      ms(t->first_token_ns), ms(t->gap_ns));
+                      api_ms(t->queue_ns), api_ms(t->prefill_ns), api_ms(t->decode_ns),
+                      api_ms(t->preempted_ns), api_ms(t->idle_ns), api_ms(t->first_launch_ns),
+                      api_ms(t->blocked_ns), api_ms(t->first_token_ns), api_ms(t->gap_ns));
 }
 
 /* The first token is counted with the prefill that makes it. `made`: tokens of the decode time,
  * without the first one. */
 static void put_timings(const api_answer *a, const troika_timings *t, int64_t io_ns,
                         double computed, double made, bytes_buffer *out) {
-  bytes_append_format(out, ",\"timings\":{\"preprocess_ms\":%.3f,", ms(a->preprocess_ns));
+  bytes_append_format(out, ",\"timings\":{\"preprocess_ms\":%.3f,", api_ms(a->preprocess_ns));
   api_answer_put_times(t, out);
   bytes_append_format(out,
                       ",\"tool_ms\":%.3f,\"io_ms\":%.3f,\"prefill_per_second\":%.2f,"
                       "\"decode_per_second\":%.2f}",
-                      ms(a->tool_ns), ms(io_ns), rate(computed, t->prefill_ns),
+                      api_ms(a->tool_ns), api_ms(io_ns), rate(computed, t->prefill_ns),
                       rate(made, t->decode_ns));
 }
 
@@ -118,7 +114,7 @@ static void put_about(const api_about *x, bytes_buffer *out) {
                       "\"diverged_at\":%u,\"cached_tokens\":%llu,\"queue_ms\":%.3f}",
                       x->capped ? "true" : "false", x->attached ? "true" : "false",
                       x->promoted ? "true" : "false", x->preemptions, x->diverged_at,
-                      (unsigned long long)x->cached_tokens, ms(x->queue_ns));
+                      (unsigned long long)x->cached_tokens, api_ms(x->queue_ns));
 }
 
 /* "token":"..","logprob":-0.1,"bytes":[..] */

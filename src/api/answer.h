@@ -81,4 +81,8 @@ troika_status api_answer_whole(api_answer *a, api_choice *choices, uint32_t n,
 /* The engine's times as members of an object, milliseconds. */
 void api_answer_put_times(const troika_timings *t, bytes_buffer *out);
 
+static inline double api_ms(int64_t ns) {
+  return (double)ns * 1e-6;
+}
+
 #endif

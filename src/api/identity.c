@@ -21,13 +21,6 @@ static void add_text(sha256 *h, bytes_view v) {
   if (v.len) sha256_add(h, v.ptr, v.len);
 }
 
-static uint64_t hash_end(sha256 *h) {
-  char hex[65];
-  sha256_end(h, hex);
-  hex[16] = 0;
-  return strtoull(hex, NULL, 16) | 1; /* 0 is "none" */
-}
-
 static bytes_view cut(bytes_view v) {
   return bytes_of(v.ptr, v.len < API_SIGNAL_BYTES_MAX ? v.len : API_SIGNAL_BYTES_MAX);
 }
@@ -41,7 +34,7 @@ static uint64_t hash_of(hash_kind kind, uint64_t scope, bytes_view name, bytes_v
   sha256_add(&h, &scope, sizeof scope);
   add_text(&h, cut(name));
   add_text(&h, cut(agent));
-  return hash_end(&h);
+  return sha256_end_number(&h);
 }
 
 static bool is_hex(bytes_view v, size_t from, size_t n, bool *zero) {
@@ -125,7 +118,7 @@ static void put_system_hash(const api_request *r, uint64_t scope, char out[65]) 
     if (json_is_string(name))
       add_text(&h, bytes_of(json_string_value(name), json_string_length(name)));
   }
-  snprintf(out, 65, "system-%08x", (unsigned)(hash_end(&h) >> 32));
+  snprintf(out, 65, "system-%08x", (unsigned)(sha256_end_number(&h) >> 32));
 }
 
 static void put_agent(const api_signals *s, const api_request *r, bytes_view session,

@@ -80,10 +80,6 @@ void api_job_headers(api_job *job, bool whole) {
   http_answer_header(x, "x-troika-cached-tokens", text);
 }
 
-static double ms(int64_t ns) {
-  return (double)ns / 1e6;
-}
-
 /* Who waited for it, as members of the line; "" for what is no completion. */
 static void put_who(const api_job *job, bool json, char *out, size_t capacity) {
   const char *key =
@@ -114,18 +110,18 @@ static void log_job(const api_job *job, const api_usage *u, unsigned status, int
       job->answer.id, http_method(job->x), http_path(job->x), status,
       job->request.stream ? "true" : "false", job->choices_n, (unsigned long long)u->prompt_tokens,
       (unsigned long long)u->cached_tokens, (unsigned long long)u->completion_tokens,
-      ms(u->preprocess_ns), ms(u->timings.queue_ns), ms(u->timings.prefill_ns),
-      ms(u->timings.decode_ns), ms(u->timings.preempted_ns), ms(u->timings.blocked_ns),
-      ms(u->io_ns), ms(u->first_token_ns), ms(total_ns), who);
+      api_ms(u->preprocess_ns), api_ms(u->timings.queue_ns), api_ms(u->timings.prefill_ns),
+      api_ms(u->timings.decode_ns), api_ms(u->timings.preempted_ns), api_ms(u->timings.blocked_ns),
+      api_ms(u->io_ns), api_ms(u->first_token_ns), api_ms(total_ns), who);
   put_who(job, false, who, sizeof who);
   log_with(LOG_INFO, members,
            "%s %s %s%s prompt %llu cached %llu generated %llu preprocess %.1f queue %.1f prefill "
            "%.1f decode %.1f preempted %.1f total %.1f ms%s %s",
            http_method(job->x), http_path(job->x), outcome, job->request.stream ? " stream" : "",
            (unsigned long long)u->prompt_tokens, (unsigned long long)u->cached_tokens,
-           (unsigned long long)u->completion_tokens, ms(u->preprocess_ns), ms(u->timings.queue_ns),
-           ms(u->timings.prefill_ns), ms(u->timings.decode_ns), ms(u->timings.preempted_ns),
-           ms(total_ns), who, job->answer.id);
+           (unsigned long long)u->completion_tokens, api_ms(u->preprocess_ns),
+           api_ms(u->timings.queue_ns), api_ms(u->timings.prefill_ns), api_ms(u->timings.decode_ns),
+           api_ms(u->timings.preempted_ns), api_ms(total_ns), who, job->answer.id);
 }
 
 static api_stream_end end_of(const api_job *job, unsigned status) {

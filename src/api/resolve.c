@@ -36,9 +36,9 @@ static bool whole_number(bytes_view v, int64_t max, int64_t *out) {
   return true;
 }
 
-/* "600", "59.5": seconds as nanoseconds. 0: it is no such number, or absurd. */
 #define HINTED_GRACE_NS INT64_C(1000000000)
 
+/* "600", "59.5": seconds as nanoseconds. 0: it is no such number, or absurd. */
 static int64_t seconds_of(bytes_view v) {
   int64_t whole = 0, ns = 0, unit = 100000000;
   const char *dot = memchr(v.ptr ? v.ptr : "", '.', v.len);
@@ -206,22 +206,15 @@ static bool resolve_hints(const api_signals *s, const api_request *r, api_resolv
   return true;
 }
 
-static unsigned hex_digit(char c) {
-  return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
-}
-
-static void make_digest(const char *path, uint64_t scope, bytes_view body, uint8_t out[32]) {
+static void make_digest(const char *path, uint64_t scope, bytes_view body, char out[65]) {
   sha256 h;
-  char hex[65];
   bool background;
   const char *route = api_path_route(path, &background);
   sha256_begin(&h);
   sha256_add(&h, route, strlen(route) + 1); /* with its NUL, as an end */
   sha256_add(&h, &scope, sizeof scope);
   sha256_add(&h, body.ptr, body.len);
-  sha256_end(&h, hex);
-  for (int i = 0; i < 32; i++)
-    out[i] = (uint8_t)(hex_digit(hex[2 * i]) << 4 | hex_digit(hex[2 * i + 1]));
+  sha256_end(&h, out);
 }
 
 bool api_resolve(const api_resolver *resolver, const api_signals *s, const char *path,

@@ -120,7 +120,7 @@ typedef struct api_resolved {
   bool shortenable;     /* x-troika-shorten */
   uint32_t retry_count; /* x-stainless-retry-count */
   uint64_t scope;       /* whose cached prefixes: the key's, or 0 for all with share_cache */
-  uint8_t digest[32];   /* sha256 of path, key's scope and body: a retry has the same */
+  char digest[65]; /* sha256 in hexadecimal of path, key's scope and body: a retry has the same */
 } api_resolved;
 
 /* path, body: of the exchange. False: `failure` says which header or field is wrong. API thread. */

@@ -277,7 +277,7 @@ bool api_stream_attach(api_streams *s, const api_stream *e, uint32_t i, troika_s
   pthread_mutex_lock(&s->lock);
   for (api_stream *o = s->live; o && !done; o = o->next) {
     if (o == e || o->key != e->key || o->drop || o->n != e->n || !o->streams[i] ||
-        memcmp(o->who.digest, e->who.digest, sizeof o->who.digest) != 0)
+        strcmp(o->who.digest, e->who.digest) != 0)
       continue;
     /* The lock keeps o's stream open; whether its request still runs, the engine knows. */
     request->attach = o->streams[i];

@@ -75,3 +75,9 @@ void sha256_end(sha256 *h, char hex[65]) {
   for (int i = 0; i < 64; i++) hex[i] = digits[h->state[i / 8] >> (28 - 4 * (i % 8)) & 15];
   hex[64] = 0;
 }
+
+uint64_t sha256_end_number(sha256 *h) {
+  char hex[65];
+  sha256_end(h, hex);
+  return ((uint64_t)h->state[0] << 32 | h->state[1]) | 1;
+}

@@ -16,5 +16,7 @@ typedef struct sha256 {
 void sha256_begin(sha256 *h);
 void sha256_add(sha256 *h, const void *data, size_t len);
 void sha256_end(sha256 *h, char hex[65]);
+/* The first 64 bits, never 0: for what names a thing by a number, 0 being "none". */
+uint64_t sha256_end_number(sha256 *h);
 
 #endif

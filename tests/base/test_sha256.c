@@ -29,6 +29,14 @@ static void test_vectors(void **state) {
          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
 }
 
+static void test_number(void **state) {
+  (void)state;
+  sha256 h;
+  sha256_begin(&h);
+  sha256_add(&h, "abc", 3);
+  assert_true(sha256_end_number(&h) == (UINT64_C(0xba7816bf8f01cfea) | 1));
+}
+
 static void test_a_million(void **state) {
   (void)state;
   char block[1000], hex[65];
@@ -42,6 +50,7 @@ static void test_a_million(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_vectors),
+                                     cmocka_unit_test(test_number),
                                      cmocka_unit_test(test_a_million)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
