@@ -49,8 +49,7 @@ static void test_a_million(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_vectors),
-                                     cmocka_unit_test(test_number),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_vectors), cmocka_unit_test(test_number),
                                      cmocka_unit_test(test_a_million)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
