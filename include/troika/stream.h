@@ -150,13 +150,14 @@ typedef struct troika_top {
   float logprob;
 } troika_top;
 
-/* Where the time from submit to end went, in nanoseconds: the first five add up to it. */
+/* Where the time from submit to end went, in nanoseconds: the first six add up to it. */
 typedef struct troika_timings {
-  int64_t queue_ns;        /* until its first launch */
-  int64_t prefill_ns;      /* of launches with its prompt rows, on the device */
-  int64_t decode_ns;       /* of launches with its decode rows, on the device */
-  int64_t preempted_ns;    /* ready or stopped between launches while others ran, or suspended */
-  int64_t idle_ns;         /* the rest: decisions, sampling, hand-over */
+  int64_t queue_ns;     /* until its first launch */
+  int64_t prefill_ns;   /* of launches with its prompt rows, on the device */
+  int64_t decode_ns;    /* of launches with its decode rows, on the device */
+  int64_t preempted_ns; /* ready or stopped between launches while others ran, or suspended */
+  int64_t slack_ns; /* between two of its iterations, given to the background within its slack */
+  int64_t idle_ns;  /* the rest: decisions, sampling, hand-over */
   int64_t first_launch_ns; /* from the mailbox to the start of its first launch */
   int64_t blocked_ns;      /* of queue and preempted: launches of the background held the device */
   int64_t first_token_ns, last_token_ns; /* from submit; 0: none */

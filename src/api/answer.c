@@ -77,13 +77,14 @@ static double rate(double n, int64_t ns) {
 }
 
 void api_answer_put_times(const troika_timings *t, bytes_buffer *out) {
-  bytes_append_format(out,
-                      "\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,"
-                      "\"preempted_ms\":%.3f,\"idle_ms\":%.3f,\"first_launch_ms\":%.3f,"
-                      "\"blocked_ms\":%.3f,\"first_token_ms\":%.3f,\"gap_ms\":%.3f",
-                      api_ms(t->queue_ns), api_ms(t->prefill_ns), api_ms(t->decode_ns),
-                      api_ms(t->preempted_ns), api_ms(t->idle_ns), api_ms(t->first_launch_ns),
-                      api_ms(t->blocked_ns), api_ms(t->first_token_ns), api_ms(t->gap_ns));
+  bytes_append_format(
+      out,
+      "\"queue_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f,\"preempted_ms\":%.3f,"
+      "\"slack_ms\":%.3f,\"idle_ms\":%.3f,\"first_launch_ms\":%.3f,\"blocked_ms\":%.3f,"
+      "\"first_token_ms\":%.3f,\"gap_ms\":%.3f",
+      api_ms(t->queue_ns), api_ms(t->prefill_ns), api_ms(t->decode_ns), api_ms(t->preempted_ns),
+      api_ms(t->slack_ns), api_ms(t->idle_ns), api_ms(t->first_launch_ns), api_ms(t->blocked_ns),
+      api_ms(t->first_token_ns), api_ms(t->gap_ns));
 }
 
 /* The first token is counted with the prefill that makes it. `made`: tokens of the decode time,

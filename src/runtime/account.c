@@ -20,6 +20,12 @@ static void account_one(request *r, const launch *l, int64_t start_ns, int64_t e
       r->spent.decode_ns += end_ns - start_ns;
     return;
   }
+  /* Beside rows that decode the policy lets background run only within their slack. */
+  if (r->state == REQUEST_DECODE && r->band != SCHED_BAND_P && l->band == SCHED_BAND_P &&
+      !l->promoted) {
+    r->spent.slack_ns += overlap(r->waiting_ns, start_ns, end_ns);
+    return;
+  }
   if (r->start_ns && !r->suspended_ns)
     r->spent.preempted_ns += overlap(r->start_ns, start_ns, end_ns);
   if (r->band != SCHED_BAND_P && l->band == SCHED_BAND_P && !l->promoted && !r->launch)
@@ -56,7 +62,8 @@ static void fill_timings(const request *r, int64_t now_ns, troika_timings *out) 
   if (r->start_ns) out->first_launch_ns = out->queue_ns;
   if (r->first_ns) out->first_token_ns = r->first_ns - r->submit_ns;
   if (r->last_ns) out->last_token_ns = r->last_ns - r->submit_ns;
-  int64_t rest = now_ns - r->submit_ns - out->queue_ns - out->prefill_ns - out->decode_ns;
+  int64_t rest =
+      now_ns - r->submit_ns - out->queue_ns - out->prefill_ns - out->decode_ns - out->slack_ns;
   if (out->preempted_ns > rest) out->preempted_ns = rest > 0 ? rest : 0;
   out->idle_ns = rest > out->preempted_ns ? rest - out->preempted_ns : 0;
 }

@@ -339,7 +339,7 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
   account_show(rt, r);
   request_release_followers(rt, r);
   runtime_sessions_end(rt->sessions, r->session, r->band != SCHED_BAND_P);
-  atomic_fetch_sub(&rt->outstanding, 1);
+  stream_leave(rt, r->pressing);
   for (troika_stream *s = r->readers, *next; s; s = next) {
     next = s->reader_next;
     pthread_mutex_lock(&s->lock);

@@ -152,9 +152,9 @@ static troika_status create_tables(troika_runtime *rt, troika_error *err) {
   }
   rt->rows = calloc(rows, sizeof *rt->rows);
   rt->seqs = calloc(rt->parallel, sizeof *rt->seqs);
-  rt->view = calloc(rt->parallel + rt->queue_max, sizeof *rt->view);
-  rt->seen = calloc(rt->parallel + rt->queue_max, sizeof *rt->seen);
-  rt->actions_capacity = 2 * (rt->parallel + rt->queue_max) + 8;
+  rt->view = calloc(2 * rt->open_max, sizeof *rt->view);
+  rt->seen = calloc(2 * rt->open_max, sizeof *rt->seen);
+  rt->actions_capacity = 4 * rt->open_max + 8;
   rt->actions = calloc(rt->actions_capacity, sizeof *rt->actions);
   rt->logits_bytes = logits * sizeof(float);
   rt->logits_memory = os_memory(rt->logits_bytes);
@@ -268,6 +268,7 @@ troika_status troika_runtime_open(troika_model *model, const troika_runtime_opti
   rt->clock = clock_real();
   rt->parallel = o.parallel;
   rt->queue_max = o.queue_max;
+  rt->open_max = o.parallel + o.queue_max;
   rt->context = o.context;
   for (uint32_t i = 0; i < sizeof rt->completions / sizeof *rt->completions; i++)
     rt->completions[i].letter.kind = MESSAGE_COMPLETION;

@@ -237,6 +237,21 @@ static troika_status is_free(troika_stream *s, troika_error *err) {
   return error_set(err, TROIKA_BUSY, "the stream's last request has not been read to its end");
 }
 
+/* A queue full of background takes what somebody may wait for all the same: the policy then refuses
+ * the newest of the background that waits. So at most 2 open_max requests are open. */
+static bool stream_enter(troika_runtime *rt, bool pressing) {
+  uint32_t others = atomic_fetch_add(&rt->outstanding, 1);
+  if (pressing) others = atomic_fetch_add(&rt->pressing, 1);
+  if (others < rt->open_max) return true;
+  stream_leave(rt, pressing);
+  return false;
+}
+
+void stream_leave(troika_runtime *rt, bool pressing) {
+  if (pressing) atomic_fetch_sub(&rt->pressing, 1);
+  atomic_fetch_sub(&rt->outstanding, 1);
+}
+
 troika_status troika_stream_submit(troika_stream *s, const troika_request *q, troika_error *err) {
   troika_runtime *rt = s->rt;
   troika_error local;
@@ -246,18 +261,18 @@ troika_status troika_stream_submit(troika_stream *s, const troika_request *q, tr
   if (status) return status;
   if (q->class_) atomic_store(&s->class_, q->class_);
   if (q->attach) return attach(s, q, err);
-  if (atomic_fetch_add(&rt->outstanding, 1) >= rt->parallel + rt->queue_max) {
-    atomic_fetch_sub(&rt->outstanding, 1);
+  bool pressing = atomic_load(&s->class_) != TROIKA_PROACTIVE;
+  if (!stream_enter(rt, pressing))
     return error_set(err, TROIKA_BUSY, "%u requests run and %u wait, which is the limit",
                      rt->parallel, rt->queue_max);
-  }
   emit *text = NULL;
   request *r = request_create(rt, q, err);
   if (!r || text_create(rt, q, &text, err)) {
-    atomic_fetch_sub(&rt->outstanding, 1);
+    stream_leave(rt, pressing);
     request_let_go(r);
     return err->status;
   }
+  r->pressing = pressing;
   begin(s, r, text);
   r->readers = s;
   s->reader_next = NULL;

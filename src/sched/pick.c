@@ -4,11 +4,28 @@
  *
  * A device that can stop holds no launch back for being long: it starts, is stopped at `until`, or
  * when more urgent work is there, and goes on afterwards. Whatever takes time from reactive work
- * has an `until` and is paid: by X if it is promoted, by the slack if it is an iteration's rest. */
+ * has an `until` and is paid: by X if it is promoted, by the slack if it is an iteration's rest, or
+ * a span in a gap between two iterations. */
 #include "sched/internal.h"
 
 static int64_t stretched_ns(const urgent *u) {
   return u->iteration_ns + ratio_of(u->iteration_ns, u->e);
+}
+
+/* Between two iterations a stopped background span goes on for what the slack has left over once
+ * all rows that want to join have done so; no longer than one iteration, so that no silence is
+ * longer than two. Prompt rows that ride cost far more: each weight is unpacked for a few. */
+static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch *b) {
+  const site *s = &d->sites[device];
+  flight *f = sched_background_span(d, device);
+  bool left_out = d->n_rows_p > b->n - b->n_reactive;
+  if (!f || !s->dev->can_stop || left_out || d->c->bcap || d->m->level >= 2) return false;
+  int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
+  int64_t until = u->due_ns - d->c->preempt_ns; /* two iterations after the last token */
+  int64_t limit = min_ns(left, sub_ns(until, d->now));
+  if (!sched_is_worth(d, s, f->rest_ns, limit) || !sched_resume(d, f)) return false;
+  sched_limit(d, f->l->id, add_ns(d->now, limit), SCHED_PAYS_CREDIT);
+  return true;
 }
 
 static void account(decision *d, const urgent *u, const batch *b) {
@@ -60,6 +77,7 @@ static void run_rows(decision *d, uint32_t device, const urgent *u) {
   while ((f = sched_background_rows(d, device)))
     if (d->full || finish_background(d, f, u)) return;
   sched_batch_reactive(d, device, u, &b);
+  if (fill_gap(d, device, u, &b)) return;
   if (!sched_launch_batch(d, device, &b)) return;
   account(d, u, &b);
   if (b.promoted != SCHED_NONE && d->m->promoted_tokens) d->m->promoted_tokens--;

@@ -102,7 +102,7 @@ def check_H5_six_requests_of_both_classes():
             for _, headers, answer, took in refused:
                 assert 1 <= int(headers["Retry-After"]) <= 60 and 1000 <= int(headers["retry-after-ms"]) <= 60000 and took < 2, headers
                 assert answer is None or answer["error"]["code"] in ("queue_full", "overloaded"), answer
-        assert s.metrics()['troika_refused_total{reason="queue_full"}'] >= 1
+        assert sum(s.metrics()[f'troika_refused_total{{reason="{reason}"}}'] for reason in ("queue_full", "overloaded")) == 12
         s.check_idle()
 
 

@@ -15,7 +15,7 @@ from support_server import Server, run_checks  # noqa: E402
 
 ABOUT = {"class", "band", "stream", "decided_by", "priority", "capped", "attached", "promoted", "preemptions", "diverged_at",
          "cached_tokens", "queue_ms"}
-ENGINE = ("queue_ms", "prefill_ms", "decode_ms", "preempted_ms", "idle_ms")
+ENGINE = ("queue_ms", "prefill_ms", "decode_ms", "preempted_ms", "slack_ms", "idle_ms")
 
 
 def check_headers_and_about(s):
@@ -79,9 +79,10 @@ def check_tool_time(s):
 
 def check_list_and_states(s):
     assert send(s, "GET", STREAMS)[2] == {"object": "list", "data": []}
-    running = [Open(s, LONG | {"messages": user(f"{i} Tell a story.")}, {"X-Session-Id": f"s{i}"}) for i in range(2)]
-    for stream in running:
-        assert stream.wait("decode")["place"] == 0
+    running = []
+    for i in range(2):  # one after the other, so that the list's order is known
+        running.append(Open(s, LONG | {"messages": user(f"{i} Tell a story.")}, {"X-Session-Id": f"s{i}"}))
+        assert running[i].wait("decode")["place"] == 0
     waiting = Open(s, LONG, BACKGROUND)
     while not (now := waiting.wait("queued"))["place"]:  # the queue is counted now and then
         time.sleep(0.01)

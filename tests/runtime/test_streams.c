@@ -235,6 +235,36 @@ static void shared_prefix_is_computed_once(void **state) {
   engine_close(&e);
 }
 
+/* One runs, two wait: no more background, but the person gets in, and the newest of it goes. */
+static void full_queue_takes_the_person(void **state) {
+  (void)state;
+  static ask a[5];
+  static engine_answer got;
+  troika_stream *s[5];
+  engine e = open_with((troika_runtime_options){.parallel = 1, .queue_max = 2});
+  for (int i = 0; i < 3; i++) {
+    make_ask(&e, &a[i], (const char *[]){"A:", "B:", "C:"}[i], 300, TROIKA_PROACTIVE);
+    s[i] = engine_stream(&e);
+    submit(s[i], &a[i]);
+    if (i == 0) wait_for(s[0], TROIKA_STREAM_PREFILL, 0);
+  }
+  make_ask(&e, &a[3], "D:", 300, TROIKA_PROACTIVE);
+  s[3] = engine_stream(&e);
+  troika_error err;
+  assert_int_equal(troika_stream_submit(s[3], &a[3].q, &err), TROIKA_BUSY);
+  make_ask(&e, &a[4], "E:", 300, TROIKA_REACTIVE);
+  s[4] = engine_stream(&e);
+  submit(s[4], &a[4]);
+  for (int i = 0; i < 5; i++) {
+    if (i == 3) continue;
+    engine_read(s[i], &got);
+    assert_int_equal(got.end.status, i == 2 ? TROIKA_BUSY : TROIKA_OK);
+    assert_true(i != 2 || got.end.retry_after_ns > 0);
+  }
+  for (int i = 0; i < 5; i++) troika_stream_close(&s[i]);
+  engine_close(&e);
+}
+
 static void deadlines_end_requests(void **state) {
   (void)state;
   static ask a;
@@ -257,6 +287,7 @@ int main(void) {
                                      cmocka_unit_test(suspended_waits),
                                      cmocka_unit_test(attached_reads_all),
                                      cmocka_unit_test(shared_prefix_is_computed_once),
+                                     cmocka_unit_test(full_queue_takes_the_person),
                                      cmocka_unit_test(deadlines_end_requests)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
