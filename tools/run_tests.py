@@ -312,6 +312,11 @@ def main():
     options.report.add("all: time, s", "", round(time.monotonic() - begun, 1))
     if options.report.finish() != 0 and not total.failed:
         total.fail("a figure does not hold")
+    # Once more, in short: of a long log people keep the end.
+    for note in total.notes:
+        lines = note.splitlines()
+        told = [line for line in lines[1:] if re.match(r"not ok|\[  FAILED|.*(ERROR|SUMMARY|Sanitizer|CHECK)", line)]
+        print("\n".join(line[:400] for line in lines[:1] + told[:6]), flush=True)
     print(total, flush=True)
     return 1 if total.failed else 0
 
