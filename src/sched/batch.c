@@ -259,7 +259,9 @@ void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *
   b->n_reactive = b->n;
   begin_pass(d, s, &b->load, &p);
   int64_t stretched = u->iteration_ns + ratio_of(u->iteration_ns, u->e);
-  int64_t most_ns = min_ns(2 * u->iteration_ns, sub_ns(u->latest_ns, d->now));
+  int64_t spare =
+      d->rp == SCHED_NONE ? d->c->preempt_ns : 0; /* of G: for a reactive prompt alone */
+  int64_t most_ns = min_ns(2 * u->iteration_ns, sub_ns(u->latest_ns - spare, d->now));
   p.budget_ns = max_ns(u->iteration_ns, min_ns(stretched + d->m->credit_ns, most_ns));
   p.fixed = d->c->bcap != 0;
   if (p.fixed) {

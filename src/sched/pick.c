@@ -13,15 +13,16 @@ static int64_t stretched_ns(const urgent *u) {
 }
 
 /* Between two iterations a stopped background span goes on for what the slack has left over once
- * all rows that want to join have done so; no longer than one iteration, so that no silence is
- * longer than two. Prompt rows that ride cost far more: each weight is unpacked for a few. */
+ * all rows that want to join have done so, no longer than keeps a silence under two iterations.
+ * Prompt rows that ride cost far more: each weight is unpacked for a few. */
 static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch *b) {
   const site *s = &d->sites[device];
   flight *f = sched_background_span(d, device);
   bool left_out = d->n_rows_p > b->n - b->n_reactive;
   if (!f || !s->dev->can_stop || left_out || d->c->bcap || d->m->level >= 2) return false;
   int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
-  int64_t until = u->due_ns - d->c->preempt_ns; /* two iterations after the last token */
+  int64_t latest = u->latest_ns - d->c->preempt_ns; /* two iterations after the last token */
+  int64_t until = latest - b->total_ns - min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
   int64_t limit = min_ns(left, sub_ns(until, d->now));
   if (!sched_is_worth(d, s, f->rest_ns, limit) || !sched_resume(d, f)) return false;
   sched_limit(d, f->l->id, add_ns(d->now, limit), SCHED_PAYS_CREDIT);

@@ -251,10 +251,11 @@ static void credit_lets_a_step_grow_to_twice_its_time(void **state) {
   for (int i = 0; i < 20; i++) scene_decode(&s, SCHED_PROACTIVE);
   s.memory.credit_ns = 20 * MS;
   s.memory.pass1_ns = 10 * MS;
+  s.requests[0].emit_ns = s.now;
   scene_decide(&s); /* 31.5, but 20 ms at most: 11 rows in all */
   assert_int_equal(scene_count(&s, SCHED_JOIN), 11);
-  assert_int_equal(s.memory.bcap, 2);      /* what the slack allows */
-  s.requests[0].emit_ns = s.now - 15 * MS; /* 15 ms are left of G */
+  assert_int_equal(s.memory.bcap, 2);     /* what the slack allows */
+  s.requests[0].emit_ns = s.now - 5 * MS; /* 15 ms are left of two iterations */
   s.memory.credit_ns = 20 * MS;
   scene_decide(&s);
   assert_int_equal(scene_count(&s, SCHED_JOIN), 6);
@@ -335,7 +336,13 @@ static void a_stopped_span_waits_while_rows_are_due(void **state) {
   scene_launch(&s, SCHED_STOPPED, scene_prefill(&s, SCHED_PROACTIVE, 900), 256, 130 * MS,
                SCHED_SLOT_PREFILL_P);
   s.memory.pass1_ns = 10 * MS;
-  s.memory.credit_ns = 9 * MS;
+  row->emit_ns = s.now;
+  s.memory.credit_ns = 9 * MS; /* saved by iterations that were shorter than they might have been */
+  scene_decide(&s);
+  assert_non_null(scene_find(&s, SCHED_RESUME, 0));
+  assert_in_range(s.memory.until_ns[0], s.now + 1, s.now + 9 * MS);
+  assert_int_equal(s.memory.pays[0], SCHED_PAYS_CREDIT);
+  s.memory = (sched_memory){.pass1_ns = 10 * MS};
   scene_decide(&s);
   assert_null(scene_find(&s, SCHED_RESUME, 0));
   assert_null(scene_find(&s, SCHED_DROP, 0));
