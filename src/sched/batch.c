@@ -114,6 +114,13 @@ static void add_ride(const pass *p, attempt *a) {
       high = n - 1;
     }
   }
+  /* Where a launch can be stopped a span of its own in a gap between two iterations may do more in
+   * the same time: each weight is unpacked for few rows here. */
+  __int128 extra = cost_time(p->s->cost, &a->load) - cost_time(p->s->cost, &base);
+  if (p->s->dev->can_stop && extra * p->s->span * 8 > (__int128)p->s->span_ns * low * 9) {
+    a->load = base;
+    return;
+  }
   a->ride_rows = low;
   a->value += low * p->rho;
 }
@@ -157,7 +164,7 @@ static void find_ride(decision *d, pass *p) {
   p->ride = SCHED_NONE;
   p->ride_most = 0;
   if (!p->s->dev->prefills || p->s->dev->step > 1 || p->s->slots & SCHED_SLOT_PREFILL_P) return;
-  if (d->n_rows_p >= d->fill || p->fixed || !p->s->span) return;
+  if (d->n_rows_p >= d->fill || !p->s->span) return;
   for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
     uint32_t i = d->order[k];
     const sched_request *r = request_of(d, i);
@@ -259,9 +266,7 @@ void sched_batch_reactive(decision *d, uint32_t device, const urgent *u, batch *
   b->n_reactive = b->n;
   begin_pass(d, s, &b->load, &p);
   int64_t stretched = u->iteration_ns + ratio_of(u->iteration_ns, u->e);
-  int64_t spare =
-      d->rp == SCHED_NONE ? d->c->preempt_ns : 0; /* of G: for a reactive prompt alone */
-  int64_t most_ns = min_ns(2 * u->iteration_ns, sub_ns(u->latest_ns - spare, d->now));
+  int64_t most_ns = min_ns(2 * u->iteration_ns, sub_ns(u->latest_ns, d->now));
   p.budget_ns = max_ns(u->iteration_ns, min_ns(stretched + d->m->credit_ns, most_ns));
   p.fixed = d->c->bcap != 0;
   if (p.fixed) {

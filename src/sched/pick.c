@@ -12,20 +12,61 @@ static int64_t stretched_ns(const urgent *u) {
   return u->iteration_ns + ratio_of(u->iteration_ns, u->e);
 }
 
-/* Between two iterations a stopped background span goes on for what the slack has left over once
- * all rows that want to join have done so, no longer than keeps a silence under two iterations.
- * Prompt rows that ride cost far more: each weight is unpacked for a few. */
+/* Another device would compute it sooner and is free, or is where background prompts belong while
+ * rows decode here. */
+static bool belongs_elsewhere(decision *d, uint32_t device, uint32_t i, bool rows_here) {
+  const sched_request *r = request_of(d, i);
+  int64_t here = sched_prefill_ns(d, &d->sites[device], r);
+  for (uint32_t k = 0; k < d->n_sites; k++) {
+    const site *s = &d->sites[k];
+    if (k == device || !sched_span_rows(d, s, r) || (d->rp != SCHED_NONE && d->rp_site == k))
+      continue;
+    if (rows_here && !s->dev->decodes) return true;
+    bool is_free = !s->busy && !(s->slots & SCHED_SLOT_PREFILL_P);
+    if (is_free && sched_prefill_ns(d, s, r) < here) return true;
+  }
+  return false;
+}
+
+/* Shortest remaining first; SCHED_NONE. */
+static uint32_t find_prefill(decision *d, uint32_t device, bool rows_here) {
+  uint32_t best = SCHED_NONE;
+  int64_t shortest = SCHED_NEVER;
+  for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
+    uint32_t i = d->order[k];
+    const sched_request *r = request_of(d, i);
+    if (r->state != SCHED_PREFILL || !sched_is_ready(d, i)) continue;
+    if (!sched_span_rows(d, &d->sites[device], r)) continue;
+    int64_t ns = sched_prefill_ns(d, &d->sites[device], r);
+    if (ns >= shortest || belongs_elsewhere(d, device, i, rows_here)) continue;
+    shortest = ns;
+    best = i;
+  }
+  return best;
+}
+
+static int64_t span_ns(const decision *d, const site *s, uint32_t i) {
+  const sched_request *r = request_of(d, i);
+  cost_load load = sched_span_load(d, s, r, sched_span_rows(d, s, r));
+  return cost_time(s->cost, &load);
+}
+
+/* Between two iterations a background span runs for what the slack has left over once all rows that
+ * want to join have done so, no longer than keeps a silence under two iterations. */
 static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch *b) {
   const site *s = &d->sites[device];
-  flight *f = sched_background_span(d, device);
-  bool left_out = d->n_rows_p > b->n - b->n_reactive;
-  if (!f || !s->dev->can_stop || left_out || d->c->bcap || d->m->level >= 2) return false;
+  bool full = d->c->bcap && b->n >= d->c->bcap, left_out = d->n_rows_p > b->n - b->n_reactive;
+  if (!s->dev->can_stop || d->rp != SCHED_NONE || d->m->level >= 2) return false;
+  if (b->ride_rows || (left_out && !full)) return false;
   int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
-  int64_t latest = u->latest_ns - d->c->preempt_ns; /* two iterations after the last token */
-  int64_t until = latest - b->total_ns - min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
+  int64_t until = u->latest_ns - b->total_ns - min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
   int64_t limit = min_ns(left, sub_ns(until, d->now));
-  if (!sched_is_worth(d, s, f->rest_ns, limit) || !sched_resume(d, f)) return false;
-  sched_limit(d, f->l->id, add_ns(d->now, limit), SCHED_PAYS_CREDIT);
+  flight *f = sched_background_span(d, device);
+  uint32_t i = f || d->n_rows_p >= d->fill ? SCHED_NONE : find_prefill(d, device, true);
+  if (!f && i == SCHED_NONE) return false;
+  if (!sched_is_worth(d, s, f ? f->rest_ns : span_ns(d, s, i), limit)) return false;
+  if (!(f ? sched_resume(d, f) : sched_launch_span(d, device, i, false))) return false;
+  sched_limit(d, d->started, add_ns(d->now, limit), SCHED_PAYS_CREDIT);
   return true;
 }
 
@@ -33,10 +74,8 @@ static void account(decision *d, const urgent *u, const batch *b) {
   sched_memory *m = d->m;
   m->pass1_ns = u->iteration_ns;
   m->piggybacked += b->n - b->n_reactive - (b->promoted != SCHED_NONE) + b->ride_rows;
-  if (!d->c->bcap) {
-    int64_t cap = 2 * u->iteration_ns, credit = m->credit_ns + stretched_ns(u) - b->unpromoted_ns;
-    m->credit_ns = credit > cap ? cap : credit < -cap ? -cap : credit;
-  }
+  int64_t cap = 2 * u->iteration_ns, credit = m->credit_ns + stretched_ns(u) - b->unpromoted_ns;
+  m->credit_ns = credit > cap ? cap : credit < -cap ? -cap : credit;
   if (b->promoted == SCHED_NONE) return;
   m->x_ns -= b->total_ns - b->unpromoted_ns;
   m->x_spent_ns += b->total_ns - b->unpromoted_ns;
@@ -48,7 +87,7 @@ static bool finish_background(decision *d, flight *f, const urgent *u) {
   const site *s = &d->sites[f->l->device];
   int64_t limit = stretched_ns(u) - u->iteration_ns;
   limit = min_ns(limit, sub_ns(u->due_ns, d->now));
-  bool goes_on = f->rest_ns <= limit && d->m->level < 2 && !d->c->bcap;
+  bool goes_on = f->rest_ns <= limit && d->m->level < 2;
   if (!goes_on) {
     sched_drop(d, f);
     return false;
@@ -96,39 +135,6 @@ static void run_prefill(decision *d, uint32_t device, const urgent *u) {
   }
   if (started && u->rows && d->sites[device].dev->can_stop)
     sched_limit(d, d->started, max_ns(u->due_ns, d->now + 1), SCHED_PAYS_NOTHING);
-}
-
-/* Another device would compute it sooner and is free, or is where background prompts belong while
- * rows decode here. */
-static bool belongs_elsewhere(decision *d, uint32_t device, uint32_t i, bool rows_here) {
-  const sched_request *r = request_of(d, i);
-  int64_t here = sched_prefill_ns(d, &d->sites[device], r);
-  for (uint32_t k = 0; k < d->n_sites; k++) {
-    const site *s = &d->sites[k];
-    if (k == device || !sched_span_rows(d, s, r) || (d->rp != SCHED_NONE && d->rp_site == k))
-      continue;
-    if (rows_here && !s->dev->decodes) return true;
-    bool is_free = !s->busy && !(s->slots & SCHED_SLOT_PREFILL_P);
-    if (is_free && sched_prefill_ns(d, s, r) < here) return true;
-  }
-  return false;
-}
-
-/* Shortest remaining first; SCHED_NONE. */
-static uint32_t find_prefill(decision *d, uint32_t device, bool rows_here) {
-  uint32_t best = SCHED_NONE;
-  int64_t shortest = SCHED_NEVER;
-  for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
-    uint32_t i = d->order[k];
-    const sched_request *r = request_of(d, i);
-    if (r->state != SCHED_PREFILL || !sched_is_ready(d, i)) continue;
-    if (!sched_span_rows(d, &d->sites[device], r)) continue;
-    int64_t ns = sched_prefill_ns(d, &d->sites[device], r);
-    if (ns >= shortest || belongs_elsewhere(d, device, i, rows_here)) continue;
-    shortest = ns;
-    best = i;
-  }
-  return best;
 }
 
 static bool resume_background(decision *d, flight *f) {

@@ -121,9 +121,15 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   u->e = u->has_r ? d->c->slack_r : d->c->slack_i;
   u->iteration_ns = cost_decode(s->cost, u->rows, u->kv);
   int64_t sure = min_ns(cost_sure(s->cost, u->iteration_ns), u->iteration_ns * 3 / 2);
-  u->latest_ns = add_ns(first, 2 * u->iteration_ns + d->c->preempt_ns);
+  /* G. What can be stopped needs no more than its stop beyond two iterations; a reactive prompt has
+   * a stretch that is worth it all the same, however short an iteration is. */
+  bool stops = s->dev->can_stop;
+  int64_t bound = stops ? min_ns(s->cost->stop_ns, d->c->preempt_ns) : d->c->preempt_ns;
+  u->latest_ns = add_ns(first, 2 * u->iteration_ns + bound);
   u->due_ns = u->latest_ns - sure;
-  if (s->dev->can_stop) u->due_ns -= min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
+  if (!stops) return;
+  u->due_ns -= min_ns(bound, d->c->preempt_ns / 4);
+  u->due_ns = max_ns(u->due_ns, add_ns(first, 2 * sched_worth_ns(d, s)));
 }
 
 bool sched_is_reactive_runnable(const decision *d) {

@@ -283,7 +283,10 @@ static void passes(sim *s, const sim_launch *l, const cost_load *reactive, int64
   if (held & SCHED_SLOT_DECODE_P || s->memory.level >= 2) return;
   if (!credit_before(s, l->allowed_ns, total, &credit)) return;
   budget = l->allowed_ns + (credit < 0 ? credit : 0);
+  const sched_device *dev = &s->device_views[l->v.device];
   int64_t first = SCHED_NEVER, g = 2 * l->alone_ns + s->p->config.preempt_ns;
+  if (dev->can_stop && dev->cost->stop_ns < s->p->config.preempt_ns)
+    g = 2 * l->alone_ns + dev->cost->stop_ns;
   for (uint32_t i = 0; i < l->n_decodes; i++) {
     const sim_job *j = &s->jobs[l->decodes[i]];
     if (is_reactive(j) && j->r.emit_ns < first) first = j->r.emit_ns;
