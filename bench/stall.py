@@ -4,7 +4,8 @@
 
 Once the long prompt is background (proactive), once another person's (reactive); a llama.cpp server knows no such difference and has one
 row. The gap is the longest time between two emissions of the streaming answer from the arrival of the long prompt to its first token, or
-to the end of the answer. It is set against the same answer's own time per token before the arrival.
+to the end of the answer. It is set against the same answer's own time per token before the arrival; and against an answer that streams
+for as long with nothing arriving, whose largest gap is the machine's own.
 """
 import contextlib
 import itertools
@@ -18,10 +19,38 @@ import stats
 STREAM_IN, BIG_OUT, BEFORE_S = 64, 16, 1.5
 PARALLEL, CONTEXT = 2, 8192
 LIMIT_S = 300
+NOTHING = "nothing arrives"
+
+
+class Trial:
+    """Milliseconds but for overlap: seconds of the answer while the long prompt waited for its first token (which took ttft)."""
+
+    def __init__(self, marks, before, begin, end, ttft=None):
+        self.tpot = 1000 * (before[-1] - before[0]) / (len(before) - 1)
+        self.gaps = [1000 * (b - a) for a, b in itertools.pairwise(marks) if b > begin and a < end]
+        self.overlap = min(marks[-1], end) - begin
+        self.ttft = ttft
+
+    def over(self, limit):
+        """Gaps longer than that, of a thousand."""
+        return 1000 * sum(gap > limit for gap in self.gaps) / len(self.gaps)
+
+
+def undisturbed(load, stream_out, seconds):
+    """A trial in which nothing arrives."""
+    stream = load.post("reactive", STREAM_IN, stream_out)
+    load.loop.run(lambda: stream.done or time.perf_counter() > stream.begun + BEFORE_S + seconds, stream.begun + LIMIT_S)
+    load.take()
+    times = stream.token_times()
+    begin = stream.begun + BEFORE_S
+    before = [when for when in times if when < begin]
+    if len(before) < 8 or times[-1] <= begin:
+        raise servers.ServerError(f"{load.server.label}: the answer of {stream_out} tokens was over within {BEFORE_S} s: --stream")
+    return Trial([when for when, _ in itertools.groupby(times)], before, begin, begin + seconds)
 
 
 def once(load, kind, big_in, stream_out):
-    """One trial: (TPOT before in ms, gap in ms, seconds of the answer that overlapped the long prompt, its TTFT in ms)."""
+    """A trial in which a long prompt of that class arrives."""
     stream = load.post("reactive", STREAM_IN, stream_out)
     begun = stream.begun
     if not load.loop.run(lambda: stream.done or stream.pieces and time.perf_counter() > begun + BEFORE_S and len(stream.pieces) > 20,
@@ -40,25 +69,29 @@ def once(load, kind, big_in, stream_out):
     marks = [when for when, _ in itertools.groupby(times)]
     first = big.token_times()[0]
     before = [when for when in times if when < big.begun]
-    gaps = [b - a for a, b in itertools.pairwise(marks) if b > big.begun and a < first]
-    if len(before) < 8 or not gaps:
+    if len(before) < 8 or marks[-1] <= big.begun:
         raise servers.ServerError(f"{load.server.label}: the answer of {stream_out} tokens had ended when the prompt came; "
                                   "a longer one is needed: --stream")
-    return (1000 * (before[-1] - before[0]) / (len(before) - 1), 1000 * max(gaps), min(marks[-1], first) - big.begun,
-            1000 * (first - big.begun))
+    return Trial(marks, before, big.begun, first, 1000 * (first - big.begun))
 
 
 def rows(figures, name, kind, trials, bound):
     """trials: of one engine and class."""
-    tpot, gaps = stats.median(t[0] for t in trials), [t[1] for t in trials]
+    tpot, gaps = stats.median(t.tpot for t in trials), [max(t.gaps) for t in trials]
     head = f"{name}, {kind}: "
-    wanted = f"<= {2 * tpot + bound:.3f}" if bound is not None else ""
-    figures.figure(head + "time per token before, ms", tpot, spread=stats.spread([t[0] for t in trials]))
+    limit = 2 * tpot + (bound or 0)
+    wanted = f"<= {limit:.3f}" if bound is not None and kind != NOTHING else ""
+    figures.figure(head + "time per token before, ms", tpot, spread=stats.spread([t.tpot for t in trials]))
     figures.figure(head + "largest gap, median of trials, ms" + (" (2 x TPOT + bound)" if wanted else ""), stats.median(gaps), wanted,
                    stats.spread(gaps))
     figures.figure(head + "largest gap of all trials, ms", max(gaps))
-    figures.figure(head + "answer and long prompt overlapped, least, s", min(t[2] for t in trials))
-    figures.figure(head + "TTFT of the long prompt, ms", stats.median(t[3] for t in trials), spread=stats.spread([t[3] for t in trials]))
+    figures.figure(head + "gap, P99, ms", stats.quantile([gap for t in trials for gap in t.gaps], 0.99))
+    figures.figure(head + "gaps longer than 2 x TPOT + bound, of 1,000", stats.mean(t.over(limit) for t in trials))
+    if kind == NOTHING:
+        return
+    figures.figure(head + "answer and long prompt overlapped, least, s", min(t.overlap for t in trials))
+    ttfts = [t.ttft for t in trials]
+    figures.figure(head + "TTFT of the long prompt, ms", stats.median(ttfts), spread=stats.spread(ttfts))
 
 
 def main():
@@ -76,7 +109,7 @@ def main():
     for label, path in map(common.model_of, options.model or ["smollm2"]):
         arguments = (path, options.threads, PARALLEL, CONTEXT)
         engines = [servers.Troika(*arguments), *common.peers_of(options, *arguments)]
-        cases = [(0, "proactive"), (0, "reactive")] + [(i, "any class") for i in range(1, len(engines))]
+        cases = [(0, "proactive"), (0, "reactive"), (0, NOTHING)] + [(i, "any class") for i in range(1, len(engines))]
         cost = {"any class": big_in / 150}
         progress = common.Progress(trials * sum(cost.get(kind, big_in / 800) for _, kind in cases))
         progress.say(f"{label}: {trials} trials of {len(cases)} cases, prompt of {big_in} tokens")
@@ -88,17 +121,22 @@ def main():
             for number in range(trials):
                 for case in cases:
                     index, kind = case
-                    trial = once(loads[index], "proactive" if kind == "any class" else kind, big_in, options.stream)
+                    if kind == NOTHING:
+                        trial = undisturbed(loads[index], options.stream, seen[0, "proactive"][-1].overlap)
+                    else:
+                        trial = once(loads[index], "proactive" if kind == "any class" else kind, big_in, options.stream)
                     seen[case].append(trial)
-                    figures.sample(model=label, engine=engines[index].label, kind=kind, tpot_ms=trial[0], gap_ms=trial[1],
-                                   overlap_s=trial[2], ttft_ms=trial[3])
-                    progress.say(f"{engines[index].label}, {kind}: {trial[0]:.1f} ms a token before, largest gap {trial[1]:.1f} ms",
+                    figures.sample(model=label, engine=engines[index].label, kind=kind, tpot_ms=trial.tpot, gap_ms=max(trial.gaps),
+                                   overlap_s=trial.overlap, ttft_ms=trial.ttft)
+                    progress.say(f"{engines[index].label}, {kind}: {trial.tpot:.1f} ms a token before, largest gap "
+                                 f"{max(trial.gaps):.1f} ms",
                                  cost.get(kind, big_in / 800))
             bound = engines[0].bound_ms()
             common.grid(f"{label}: an answer streams, a prompt of {big_in} tokens arrives",
                         ["ms", "per token before", "largest gap, median", "worst", "TTFT of the prompt"],
-                        [[f"{engines[i].label.split(' ')[0]}, {kind}", stats.median(t[0] for t in ts), stats.median(t[1] for t in ts),
-                          max(t[1] for t in ts), stats.median(t[3] for t in ts)] for (i, kind), ts in seen.items()])
+                        [[f"{engines[i].label.split(' ')[0]}, {kind}", stats.median(t.tpot for t in ts),
+                          stats.median(max(t.gaps) for t in ts), max(max(t.gaps) for t in ts),
+                          "-" if kind == NOTHING else stats.median(t.ttft for t in ts)] for (i, kind), ts in seen.items()])
             figures.figure(f"{label}, {engines[0].label}: bound of preemption as printed, ms"
                            + ("" if bound is not None else " (not reported, taken as 0)"), bound)
             for (index, kind), ts in seen.items():

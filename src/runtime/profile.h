@@ -74,8 +74,9 @@ typedef struct profile_facts {
 typedef struct profile_state {
   message letter; /* PROFILE */
   bool opened;
-  char *path;   /* of the file; NULL: none. Constant */
-  char key[65]; /* machine, model and settings. Constant */
+  char *path;          /* of the file; NULL: none. Constant */
+  char key[65];        /* machine, model and settings. Constant */
+  uint32_t wants_rows; /* measured for at least so many requests at once. Constant */
 
   pthread_mutex_t lock; /* guards what a troika_runtime_profile waits for: */
   pthread_cond_t changed;

@@ -13,7 +13,7 @@
 #include "base/sha256.h"
 #include "runtime/internal.h"
 
-enum { VERSION = 1, FILE_MAX = 64 * 1024 };
+enum { VERSION = 2, FILE_MAX = 64 * 1024 };
 
 /* ---- whose it is ---- */
 
@@ -52,9 +52,9 @@ bool profile_identify(troika_runtime *rt, const char *path) {
   add_number(&h, VERSION);
   add_number(&h, os_cpus(""));
   add_model(&h, rt->g);
-  add_number(&h, rt->parallel);
   add_number(&h, rt->span_rows);
   sha256_end(&h, s->key);
+  s->wants_rows = rt->parallel < PROFILE_ROWS_MAX ? rt->parallel : PROFILE_ROWS_MAX;
   if (!path || !*path) return true;
   size_t len = strlen(path), size = len + sizeof s->key + 8;
   s->path = malloc(size);
@@ -197,15 +197,18 @@ static bool get_ratio(const json_t *o, const char *name, uint32_t *out) {
   return true;
 }
 
-/* NULL, or why the file is not ours. */
-static const char *read_table(const json_t *o, const char *key, cost_table *t, profile_facts *f) {
-  int64_t rows[COST_POINTS], version, stops, weight_bytes, bandwidth;
+/* NULL, or why the file is not ours. One for more requests at once has all that fewer need. */
+static const char *read_table(const json_t *o, const profile_state *s, cost_table *t,
+                              profile_facts *f) {
+  int64_t rows[COST_POINTS], version, parallel, stops, weight_bytes, bandwidth;
   uint32_t share;
   const char *text = json_string_value(json_object_get(o, "key")),
              *when = json_string_value(json_object_get(o, "when"));
   if (!get_number(o, "version", &version) || version != VERSION || !text)
     return "it is no profile of this version";
-  if (strcmp(text, key)) return "it was measured for another machine, model or setting";
+  if (strcmp(text, s->key)) return "it was measured for another machine, model or setting";
+  if (!get_number(o, "parallel", &parallel)) return "it is damaged";
+  if (parallel < s->wants_rows) return "it was measured for fewer requests at once";
   if (!get_numbers(o, "rows", rows, COST_POINTS) || !when || strlen(when) >= sizeof f->when)
     return "it is damaged";
   for (uint32_t i = 0; i < COST_POINTS; i++) {
@@ -270,7 +273,7 @@ bool profile_read(const profile_state *s, cost_table *t, profile_facts *facts) {
   }
   json_t *o = json_loadb(text, (size_t)len, JSON_REJECT_DUPLICATES, NULL);
   free(text);
-  if (o) why = read_table(o, s->key, t, facts);
+  if (o) why = read_table(o, s, t, facts);
   json_decref(o);
   if (why) {
     log_line(LOG_WARN, "%s is not used, %s: launches are measured again", s->path, why);

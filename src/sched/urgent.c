@@ -129,7 +129,7 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   u->due_ns = u->latest_ns - sure;
   if (!stops) return;
   u->due_ns -= min_ns(bound, d->c->preempt_ns / 4);
-  u->due_ns = max_ns(u->due_ns, add_ns(first, 2 * sched_worth_ns(d, s)));
+  u->due_ns = max_ns(u->due_ns, add_ns(first, sched_worth_ns(d, s) * 5 / 4));
 }
 
 bool sched_is_reactive_runnable(const decision *d) {

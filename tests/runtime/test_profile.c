@@ -245,6 +245,11 @@ static void measured_once_and_read_by_the_next(void **state) {
   e = open_small(model_path, file_path, 8, 32); /* other loads: another table */
   assert_false(is_measured(&e));
   engine_close(&e);
+  for (uint32_t parallel = 4; parallel <= 16; parallel *= 4) { /* fewer at once are in it */
+    e = open_small(model_path, file_path, parallel, 64);
+    assert_int_equal(is_measured(&e), parallel < 8);
+    engine_close(&e);
+  }
 }
 
 static void windows_and_small_engines_are_measured_too(void **state) {
