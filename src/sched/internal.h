@@ -162,6 +162,10 @@ int64_t sched_rest_ns(const decision *d, const sched_request *r); /* to its last
 int64_t sched_laxity(const decision *d, const sched_request *r, int64_t *rest);
 bool sched_is_critical(const decision *d, const sched_request *r);
 bool sched_is_lost(const decision *d, const sched_request *r);
+/* An iteration behind a stretch of a prompt: the caches hold other weights than its own. */
+static inline int64_t sched_after_prompt_ns(int64_t iteration_ns) {
+  return iteration_ns + iteration_ns / 3;
+}
 static inline int64_t sched_worth_ns(const decision *d, const site *s) {
   int64_t stretch = 4 * (s->cost->stop_ns + s->cost->launch_ns);
   return min_ns(stretch, d->c->preempt_ns / 2);

@@ -59,7 +59,8 @@ static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch 
   if (!s->dev->can_stop || d->rp != SCHED_NONE || d->m->level >= 2) return false;
   if (b->ride_rows || (left_out && !full)) return false;
   int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
-  int64_t until = u->latest_ns - b->total_ns - min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
+  int64_t until = u->latest_ns - sched_after_prompt_ns(b->total_ns);
+  until -= min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
   int64_t limit = min_ns(left, sub_ns(until, d->now));
   flight *f = sched_background_span(d, device);
   uint32_t i = f || d->n_rows_p >= d->fill ? SCHED_NONE : find_prefill(d, device, true);
