@@ -12,6 +12,7 @@ engine's own comes from the `timings` of its answers. Spread is (highest - lowes
 thirds of the run. The full run takes about 45 minutes for both models; --quick two.
 """
 import contextlib
+import math
 import random
 import sys
 
@@ -34,7 +35,7 @@ def plan(engines, fraction, windows, seconds):
     for index in range(engines):
         share = fraction * (1 if index == 0 else PEER_SHARE / (engines - 1))
         for mode, count in windows.items():
-            number = max(round(count * share), 1)
+            number = max(math.ceil(count * share), 1)
             result += [((i + 0.5) / number, index, mode) for i in range(number)]
     return [(index, mode) for _, index, mode in sorted(result)]
 

@@ -37,7 +37,7 @@ typedef struct troika_runtime_options {
   uint32_t threads;  /* workers, at most 256 [processors it may use, by affinity and quota] */
   uint32_t parallel; /* requests that run at once [32], at most 64 */
   uint32_t
-      queue_max;     /* [256, at most 32768] Requests that may wait for a place. If background fills
+      queue_max;     /* [256, at most 16384] Requests that may wait for a place. If background fills
                          the queue, reactive ones still get in, and the newest of it is BUSY. */
   uint32_t context;  /* most tokens of one request, prompt and answer [the model's, at most 8192] */
   uint64_t kv_bytes; /* KV pool [parallel x context, at most half of the free memory] */

@@ -97,7 +97,7 @@ const option options_table[] = {
            "Port to listen on; 0 is any free one.", port),
     NUMBER("parallel", NULL, 0, OPTION_INTEGER, S | P, "32", 1, 64, "Requests that run at once.",
            parallel),
-    NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 32768,
+    NUMBER("queue-max", NULL, 0, OPTION_INTEGER, S, "256", 1, 16384,
            "Requests that may wait; the next gets 429.", queue_max),
     NUMBER(
         "bcap", NULL, 0, OPTION_INTEGER, S, "0", 0, 64,

@@ -20,14 +20,14 @@ static void account_one(request *r, const launch *l, int64_t start_ns, int64_t e
       r->spent.decode_ns += end_ns - start_ns;
     return;
   }
+  if (r->suspended_ns) return; /* all of it is counted when that ends */
   /* Beside rows that decode the policy lets background run only within their slack. */
   if (r->state == REQUEST_DECODE && r->band != SCHED_BAND_P && l->band == SCHED_BAND_P &&
       !l->promoted) {
     r->spent.slack_ns += overlap(r->waiting_ns, start_ns, end_ns);
     return;
   }
-  if (r->start_ns && !r->suspended_ns)
-    r->spent.preempted_ns += overlap(r->start_ns, start_ns, end_ns);
+  if (r->start_ns) r->spent.preempted_ns += overlap(r->start_ns, start_ns, end_ns);
   if (r->band != SCHED_BAND_P && l->band == SCHED_BAND_P && !l->promoted && !r->launch)
     r->spent.blocked_ns += overlap(r->waiting_ns, start_ns, end_ns);
 }

@@ -43,7 +43,7 @@
 
 enum {
   RUNTIME_PARALLEL_MAX = 64,
-  RUNTIME_QUEUE_MAX = 32768,
+  RUNTIME_QUEUE_MAX = 16384,
   RUNTIME_CONTEXT_DEFAULT = 8192,
   RUNTIME_SLOT_BYTES_MAX = 64 << 20
 };
@@ -92,7 +92,7 @@ typedef struct request {
   sample_params params;  /* bias points into this allocation */
   uint32_t prompt_n, expected;
   bool ignore_eos, no_prefix_cache, child, may_react, shortenable, hinted;
-  bool pressing; /* it was not proactive when it was submitted */
+  uint8_t urgency; /* when it was submitted: 0 proactive, 1 inherited, 2 reactive */
   uint64_t session, parent, scope;
   int64_t submit_ns, first_deadline_ns, done_deadline_ns; /* INT64_MAX: none */
   emit *stops; /* the runtime's view of the text: finds stop strings */
@@ -222,7 +222,7 @@ struct troika_runtime {
   profile_state profile;
   sched_memory memory;
   uint32_t open_max;   /* parallel + queue_max: where submit refuses */
-  sched_request *view; /* [2 open_max] */
+  sched_request *view; /* [3 open_max] */
   request **seen;      /* whose they are */
   sched_action *actions;
   uint32_t actions_capacity;
@@ -237,8 +237,8 @@ struct troika_runtime {
   pthread_mutex_t stats_lock; /* guards stats and shown_costs */
   troika_runtime_stats stats;
   cost_table shown_costs;
-  /* Requests submitted and not ended; those of them that were not proactive by then. */
-  _Atomic uint32_t outstanding, pressing;
+  /* Requests submitted and not ended: all; those that were not proactive by then; reactive. */
+  _Atomic uint32_t outstanding[3];
 };
 
 void *runtime_main(void *runtime);
@@ -277,7 +277,7 @@ void request_release_followers(troika_runtime *rt, request *r);
 uint32_t request_target(const request *r);
 uint64_t request_kv_bytes(const troika_runtime *rt, uint32_t position);
 void stream_has_news(troika_runtime *rt, troika_stream *s);
-void stream_leave(troika_runtime *rt, bool pressing); /* one of the outstanding has ended */
+void stream_leave(troika_runtime *rt, uint8_t urgency); /* one of the outstanding has ended */
 
 /* view.c */
 size_t view_decide(troika_runtime *rt, int64_t now_ns, int64_t *wake_ns);

@@ -222,7 +222,7 @@ static bool turn(troika_runtime *rt, int64_t *wake_ns) {
   for (size_t i = 0; i < n;) i += apply_one(rt, &rt->actions[i], n - i);
   bool measures = false;
   if (!n && !rt->flight && !rt->profile.in_flight) {
-    if (!atomic_load(&rt->outstanding) && profile_wants(rt)) measures = profile_begin(rt, now);
+    if (!atomic_load(&rt->outstanding[0]) && profile_wants(rt)) measures = profile_begin(rt, now);
     int64_t later = profile_wake_ns(rt, now);
     if (later < *wake_ns) *wake_ns = later;
   }

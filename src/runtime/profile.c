@@ -28,7 +28,8 @@ static const int64_t budgets[] = {[PROFILE_POINTS] = INT64_C(18000000000),
 /* ---- when ---- */
 
 static bool idle(const troika_runtime *rt) {
-  if (rt->quitting || rt->flight || rt->queue_first || atomic_load(&rt->outstanding)) return false;
+  if (rt->quitting || rt->flight || rt->queue_first || atomic_load(&rt->outstanding[0]))
+    return false;
   for (uint32_t i = 0; i < rt->parallel; i++)
     if (rt->places[i]) return false;
   return true;
@@ -358,6 +359,7 @@ bool profile_begin(troika_runtime *rt, int64_t now_ns) {
     if (how == MADE) {
       s->begin_ns = now_ns;
       s->stop_asked_ns = 0;
+      s->stop_hidden = false;
       s->cpu_begin_us = cpu_us();
       troika_status status = submit(rt, p);
       if (!status) {
@@ -389,6 +391,7 @@ void profile_stop(troika_runtime *rt) {
   s->wanted = false;
   if (!s->in_flight) return;
   ask_stop(rt);
+  s->stop_hidden = true; /* other letters come before the one that says when it was over */
   rt->cpu->driver->queue_wait(rt->queue, &s->event, -1);
   close_sequences(rt);
 }
@@ -416,7 +419,7 @@ static bool take_gap(profile_state *s, const device_completion *c) {
 }
 
 static bool take_stop(profile_state *s, const device_completion *c, int64_t now_ns) {
-  bool counts = c->panel != UINT32_MAX && s->n_stops < PROFILE_STOPS;
+  bool counts = c->panel != UINT32_MAX && s->n_stops < PROFILE_STOPS && !s->stop_hidden;
   s->panel = c->panel != UINT32_MAX ? c->panel : 0;
   if (counts) s->stops[s->n_stops++] = now_ns - s->stop_asked_ns;
   return counts;
@@ -485,7 +488,7 @@ troika_status troika_runtime_profile(troika_runtime *rt,
                                      void (*progress)(void *context, uint64_t done, uint64_t total),
                                      void *progress_context, troika_error *err) {
   profile_state *s = &rt->profile;
-  if (atomic_load(&rt->outstanding))
+  if (atomic_load(&rt->outstanding[0]))
     return error_set(err, TROIKA_BUSY, "requests are open: nothing can be measured beside them");
   pthread_mutex_lock(&s->lock);
   bool calling = s->calling;

@@ -74,9 +74,10 @@ typedef struct profile_facts {
 typedef struct profile_state {
   message letter; /* PROFILE */
   bool opened;
-  char *path;          /* of the file; NULL: none. Constant */
-  char key[65];        /* machine, model and settings. Constant */
-  uint32_t wants_rows; /* measured for at least so many requests at once. Constant */
+  char *path;                       /* of the file; NULL: none. Constant */
+  char key[65];                     /* machine, model and settings. Constant */
+  uint32_t wants_rows, wants_depth; /* of a file, at least: requests at once; positions before the
+                                       rows of its deepest points. Constant */
 
   pthread_mutex_t lock; /* guards what a troika_runtime_profile waits for: */
   pthread_cond_t changed;
@@ -90,7 +91,7 @@ typedef struct profile_state {
   uint32_t tries_left;      /* without a caller */
   int64_t idle_ns, next_ns; /* since when (0: not idle); not before, without a caller */
   uint8_t phase;
-  bool in_flight;
+  bool in_flight, stop_hidden;
   device_event event; /* of what is in flight */
   int64_t begin_ns, stop_asked_ns, spent_ns;
   uint32_t threads;
@@ -142,6 +143,8 @@ uint64_t profile_kv_bytes(const graph *g, uint32_t position);
 uint32_t profile_gen_position(const profile_point *p);
 cost_load profile_load_of(const graph *g, const profile_point *p);
 /* Fills points and checks, most needed first. */
+/* A depth that no context or memory is too small for; 0: none. */
+uint32_t profile_deepest(const graph *g, uint32_t span_rows, uint32_t context);
 void profile_plan(profile_state *s, const graph *g, uint32_t parallel, uint32_t span_rows,
                   uint32_t context);
 int64_t profile_low(int64_t *ns, uint32_t n); /* that quantile; sorts; 0 if n is 0 */

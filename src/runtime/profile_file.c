@@ -55,6 +55,7 @@ bool profile_identify(troika_runtime *rt, const char *path) {
   add_number(&h, rt->span_rows);
   sha256_end(&h, s->key);
   s->wants_rows = rt->parallel < PROFILE_ROWS_MAX ? rt->parallel : PROFILE_ROWS_MAX;
+  s->wants_depth = profile_deepest(rt->g, rt->span_rows, rt->context);
   if (!path || !*path) return true;
   size_t len = strlen(path), size = len + sizeof s->key + 8;
   s->path = malloc(size);
@@ -116,6 +117,7 @@ static json_t *describe(const troika_runtime *rt, const cost_table *t, const pro
   json_object_set_new(o, "measured", json_boolean(f->measured));
   json_object_set_new(o, "when", json_string(f->when));
   put(o, "parallel", rt->parallel);
+  put(o, "depth", rt->profile.wants_depth);
   put(o, "span_rows", rt->span_rows);
   json_object_set_new(o, "rows", numbers(rows, COST_POINTS));
   json_object_set_new(o, "gen_ns", numbers(t->gen, COST_POINTS));
@@ -197,18 +199,21 @@ static bool get_ratio(const json_t *o, const char *name, uint32_t *out) {
   return true;
 }
 
-/* NULL, or why the file is not ours. One for more requests at once has all that fewer need. */
+/* NULL, or why the file is not ours. One for more requests at once, or longer ones, has all that
+ * fewer and shorter ones need. */
 static const char *read_table(const json_t *o, const profile_state *s, cost_table *t,
                               profile_facts *f) {
-  int64_t rows[COST_POINTS], version, parallel, stops, weight_bytes, bandwidth;
+  int64_t rows[COST_POINTS], version, parallel, depth, stops, weight_bytes, bandwidth;
   uint32_t share;
   const char *text = json_string_value(json_object_get(o, "key")),
              *when = json_string_value(json_object_get(o, "when"));
   if (!get_number(o, "version", &version) || version != VERSION || !text)
     return "it is no profile of this version";
   if (strcmp(text, s->key)) return "it was measured for another machine, model or setting";
-  if (!get_number(o, "parallel", &parallel)) return "it is damaged";
+  if (!get_number(o, "parallel", &parallel) || !get_number(o, "depth", &depth))
+    return "it is damaged";
   if (parallel < s->wants_rows) return "it was measured for fewer requests at once";
+  if (depth < s->wants_depth) return "it was measured for shorter requests";
   if (!get_numbers(o, "rows", rows, COST_POINTS) || !when || strlen(when) >= sizeof f->when)
     return "it is damaged";
   for (uint32_t i = 0; i < COST_POINTS; i++) {

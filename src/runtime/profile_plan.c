@@ -74,8 +74,7 @@ static const profile_point checks[] = {
 };
 _Static_assert(sizeof checks / sizeof *checks <= PROFILE_CHECKS_MAX, "room for all checks");
 
-/* A depth that no context or memory is too small for; 0: none. */
-static uint32_t deepest(const graph *g, uint32_t span_rows, uint32_t context) {
+uint32_t profile_deepest(const graph *g, uint32_t span_rows, uint32_t context) {
   uint32_t depth = context > span_rows ? context - span_rows : 0;
   if (depth > DEPTH_MAX) depth = DEPTH_MAX;
   while (depth && profile_kv_bytes(g, depth) > KV_READ_MAX) depth /= 2;
@@ -85,7 +84,7 @@ static uint32_t deepest(const graph *g, uint32_t span_rows, uint32_t context) {
 
 void profile_plan(profile_state *s, const graph *g, uint32_t parallel, uint32_t span_rows,
                   uint32_t context) {
-  uint32_t deep = deepest(g, span_rows, context);
+  uint32_t deep = profile_deepest(g, span_rows, context);
   if (parallel > PROFILE_ROWS_MAX) parallel = PROFILE_ROWS_MAX;
   s->n_points = s->n_checks = 0;
   for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {

@@ -124,7 +124,8 @@ void request_release_followers(troika_runtime *rt, request *r) {
     q->behind = SCHED_NONE;
     q->waiting_ns = clock_now(rt->clock);
     if (there) continue;
-    if (next && next->scope == q->scope && shared_tokens(next, q) >= q->behind_tokens) {
+    uint32_t whole = q->behind_tokens / KV_PAGE_TOKENS * KV_PAGE_TOKENS; /* as they are compared */
+    if (next && next->scope == q->scope && shared_tokens(next, q) >= whole) {
       q->behind = next->id;
       next->followers++;
     } else if (!next && !request_cancelled(q)) {
@@ -339,14 +340,17 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
   account_show(rt, r);
   request_release_followers(rt, r);
   runtime_sessions_end(rt->sessions, r->session, r->band != SCHED_BAND_P);
-  stream_leave(rt, r->pressing);
-  for (troika_stream *s = r->readers, *next; s; s = next) {
+  stream_leave(rt, r->urgency);
+  /* A reader that sees its end may let go of the request at once. */
+  troika_stream *first = r->readers;
+  uint32_t made = r->made;
+  r->readers = NULL;
+  for (troika_stream *s = first, *next; s; s = next) {
     next = s->reader_next;
     pthread_mutex_lock(&s->lock);
-    s->written = r->made;
+    s->written = made;
     s->ended = true;
     pthread_mutex_unlock(&s->lock);
     stream_has_news(rt, s);
   }
-  r->readers = NULL;
 }

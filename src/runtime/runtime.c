@@ -152,9 +152,9 @@ static troika_status create_tables(troika_runtime *rt, troika_error *err) {
   }
   rt->rows = calloc(rows, sizeof *rt->rows);
   rt->seqs = calloc(rt->parallel, sizeof *rt->seqs);
-  rt->view = calloc(2 * rt->open_max, sizeof *rt->view);
-  rt->seen = calloc(2 * rt->open_max, sizeof *rt->seen);
-  rt->actions_capacity = 4 * rt->open_max + 8;
+  rt->view = calloc(3 * rt->open_max, sizeof *rt->view);
+  rt->seen = calloc(3 * rt->open_max, sizeof *rt->seen);
+  rt->actions_capacity = 6 * rt->open_max + 8;
   rt->actions = calloc(rt->actions_capacity, sizeof *rt->actions);
   rt->logits_bytes = logits * sizeof(float);
   rt->logits_memory = os_memory(rt->logits_bytes);

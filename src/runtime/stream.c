@@ -223,6 +223,7 @@ static troika_status attach(troika_stream *s, const troika_request *q, troika_er
     emit_destroy(&text);
     return error_set(err, TROIKA_INVALID, "the request to attach to has ended");
   }
+  if (q->class_) atomic_store(&s->class_, q->class_);
   begin(s, r, text);
   mailbox_post(&s->rt->mail, &s->attach_letter);
   return TROIKA_OK;
@@ -237,19 +238,18 @@ static troika_status is_free(troika_stream *s, troika_error *err) {
   return error_set(err, TROIKA_BUSY, "the stream's last request has not been read to its end");
 }
 
-/* A queue full of background takes what somebody may wait for all the same: the policy then refuses
- * the newest of the background that waits. So at most 2 open_max requests are open. */
-static bool stream_enter(troika_runtime *rt, bool pressing) {
-  uint32_t others = atomic_fetch_add(&rt->outstanding, 1);
-  if (pressing) others = atomic_fetch_add(&rt->pressing, 1);
+/* Who is less urgent does not fill the queue for who is more so: the policy then refuses the newest
+ * of the lowest band that waits. So at most 3 open_max requests are open. */
+static bool stream_enter(troika_runtime *rt, uint8_t urgency) {
+  uint32_t others = 0;
+  for (uint8_t i = 0; i <= urgency; i++) others = atomic_fetch_add(&rt->outstanding[i], 1);
   if (others < rt->open_max) return true;
-  stream_leave(rt, pressing);
+  stream_leave(rt, urgency);
   return false;
 }
 
-void stream_leave(troika_runtime *rt, bool pressing) {
-  if (pressing) atomic_fetch_sub(&rt->pressing, 1);
-  atomic_fetch_sub(&rt->outstanding, 1);
+void stream_leave(troika_runtime *rt, uint8_t urgency) {
+  for (uint8_t i = 0; i <= urgency; i++) atomic_fetch_sub(&rt->outstanding[i], 1);
 }
 
 troika_status troika_stream_submit(troika_stream *s, const troika_request *q, troika_error *err) {
@@ -259,20 +259,21 @@ troika_status troika_stream_submit(troika_stream *s, const troika_request *q, tr
   troika_status status = is_free(s, err);
   if (!status) status = check_request(rt, q, err);
   if (status) return status;
-  if (q->class_) atomic_store(&s->class_, q->class_);
   if (q->attach) return attach(s, q, err);
-  bool pressing = atomic_load(&s->class_) != TROIKA_PROACTIVE;
-  if (!stream_enter(rt, pressing))
+  uint8_t class_ = q->class_ ? (uint8_t)q->class_ : atomic_load(&s->class_);
+  uint8_t urgency = class_ == TROIKA_REACTIVE ? 2 : class_ == TROIKA_INHERITED;
+  if (!stream_enter(rt, urgency))
     return error_set(err, TROIKA_BUSY, "%u requests run and %u wait, which is the limit",
                      rt->parallel, rt->queue_max);
   emit *text = NULL;
   request *r = request_create(rt, q, err);
   if (!r || text_create(rt, q, &text, err)) {
-    stream_leave(rt, pressing);
+    stream_leave(rt, urgency);
     request_let_go(r);
     return err->status;
   }
-  r->pressing = pressing;
+  r->urgency = urgency;
+  atomic_store(&s->class_, class_);
   begin(s, r, text);
   r->readers = s;
   s->reader_next = NULL;

@@ -7,6 +7,8 @@
  * every few iterations. */
 #include "sched/internal.h"
 
+#define RHO_MAX ((int64_t)1 << 40)
+
 typedef struct rows { /* sorted by `before` */
   uint32_t at[ROWS_MAX], n;
 } rows;
@@ -33,7 +35,8 @@ typedef struct attempt {
 typedef bool (*before_fn)(const pass *p, const sched_request *a, const sched_request *b);
 
 static int64_t kv_ns(const site *s, uint64_t bytes) {
-  return (int64_t)(((__int128)bytes * s->cost->gen_kv_ns_per_mib) >> 20);
+  __int128 ns = ((__int128)bytes * s->cost->gen_kv_ns_per_mib) >> 20;
+  return ns > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : (int64_t)ns;
 }
 
 static int64_t price_of(const pass *p, const sched_request *r) {
@@ -177,9 +180,9 @@ static void find_ride(decision *d, pass *p) {
     p->ride_most = r->prompt_left < d->c->ride_rows ? r->prompt_left : d->c->ride_rows;
     if (p->ride_most > p->s->span) p->ride_most = p->s->span;
   }
-  p->rho = d->token_share_ns
-               ? (int64_t)(((__int128)p->s->span_ns << 16) / p->s->span / d->token_share_ns)
-               : SCHED_ONE;
+  __int128 rho = SCHED_ONE;
+  if (d->token_share_ns) rho = ((__int128)p->s->span_ns << 16) / p->s->span / d->token_share_ns;
+  p->rho = rho > RHO_MAX ? RHO_MAX : (int64_t)rho;
 }
 
 static void begin_pass(const decision *d, const site *s, const cost_load *base, pass *p) {

@@ -45,6 +45,17 @@ static uint32_t find_prefill(decision *d, uint32_t device, bool rows_here) {
   return best;
 }
 
+static uint32_t ready_rows(decision *d, uint32_t device) {
+  const site *s = &d->sites[device];
+  uint32_t n = 0;
+  if (!s->dev->decodes || s->slots & SCHED_SLOT_DECODE_P) return 0;
+  for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
+    uint32_t i = d->order[k];
+    n += request_of(d, i)->state == SCHED_DECODE && sched_is_ready(d, i);
+  }
+  return n;
+}
+
 static int64_t span_ns(const decision *d, const site *s, uint32_t i) {
   const sched_request *r = request_of(d, i);
   cost_load load = sched_span_load(d, s, r, sched_span_rows(d, s, r));
@@ -52,16 +63,18 @@ static int64_t span_ns(const decision *d, const site *s, uint32_t i) {
 }
 
 /* Between two iterations a background span runs for what the slack has left over once all rows that
- * want to join have done so, no longer than keeps a silence under two iterations. */
+ * want to join have done so; no longer than keeps a silence a quarter short of two iterations, for
+ * what the machine adds comes on top. */
 static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch *b) {
   const site *s = &d->sites[device];
-  bool full = d->c->bcap && b->n >= d->c->bcap, left_out = d->n_rows_p > b->n - b->n_reactive;
+  bool full = d->c->bcap && b->n >= d->c->bcap,
+       left_out = ready_rows(d, device) > b->n - b->n_reactive;
   if (!s->dev->can_stop || d->rp != SCHED_NONE || d->m->level >= 2) return false;
   if (b->ride_rows || (left_out && !full)) return false;
   int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
-  int64_t until = u->latest_ns - sched_after_prompt_ns(b->total_ns);
+  int64_t until = u->latest_ns - u->iteration_ns / 4 - sched_after_prompt_ns(b->total_ns);
   until -= min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
-  int64_t limit = min_ns(left, sub_ns(until, d->now));
+  int64_t limit = min_ns(left, sub_ns(min_ns(until, u->due_ns), d->now));
   flight *f = sched_background_span(d, device);
   uint32_t i = f || d->n_rows_p >= d->fill ? SCHED_NONE : find_prefill(d, device, true);
   if (!f && i == SCHED_NONE) return false;
@@ -86,7 +99,8 @@ static void account(decision *d, const urgent *u, const batch *b) {
  * given up, and its rows may join. True: it goes on. */
 static bool finish_background(decision *d, flight *f, const urgent *u) {
   const site *s = &d->sites[f->l->device];
-  int64_t limit = stretched_ns(u) - u->iteration_ns;
+  int64_t slack = stretched_ns(u) - u->iteration_ns; /* and what it had of it before is paid */
+  int64_t limit = min_ns(slack, slack + d->m->credit_ns);
   limit = min_ns(limit, sub_ns(u->due_ns, d->now));
   bool goes_on = f->rest_ns <= limit && d->m->level < 2;
   if (!goes_on) {
@@ -166,16 +180,6 @@ static bool run_background_prefill(decision *d, uint32_t device, bool rows_here)
   return sched_launch_span(d, device, i, false);
 }
 
-static bool has_ready_rows(decision *d, uint32_t device) {
-  const site *s = &d->sites[device];
-  if (!s->dev->decodes || s->slots & SCHED_SLOT_DECODE_P) return false;
-  for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
-    uint32_t i = d->order[k];
-    if (request_of(d, i)->state == SCHED_DECODE && sched_is_ready(d, i)) return true;
-  }
-  return false;
-}
-
 static void run_background(decision *d, uint32_t device) {
   urgent none = {.due_ns = SCHED_NEVER};
   if (sched_start_promoted(d, device, &none, false)) return;
@@ -189,7 +193,7 @@ static void run_background(decision *d, uint32_t device) {
     resume_background(d, f);
     return;
   }
-  bool rows_here = has_ready_rows(d, device);
+  bool rows_here = ready_rows(d, device) > 0;
   if (d->n_rows_p >= d->fill && rows_here) {
     run_background_rows(d, device);
     return;

@@ -112,7 +112,9 @@ static bool launch_valid(const sched_launch_view *l, uint32_t n_devices) {
 static bool config_valid(const sched_config *c) {
   int64_t times[] = {c->preempt_ns, c->tpot_target_ns, c->age_limit_ns, c->ttft_target_ns,
                      c->backlog_max_ns};
-  return are_times(times, sizeof times / sizeof *times);
+  uint32_t most = 16 * SCHED_ONE;
+  return are_times(times, sizeof times / sizeof *times) && c->slack_r <= most &&
+         c->slack_i <= most && c->background_share <= most;
 }
 
 static bool memory_valid(const sched_memory *m) {

@@ -98,7 +98,7 @@ void sched_choose_prefill(decision *d) {
 void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   const site *s = &d->sites[device];
   uint32_t most = d->c->decode_rows < ROWS_MAX ? d->c->decode_rows : ROWS_MAX;
-  int64_t first = SCHED_NEVER;
+  int64_t first = SCHED_NEVER, last = 0; /* tokens: rows of one launch have them one by one */
   *u = (urgent){.due_ns = SCHED_NEVER};
   if (!s->usable || !s->dev->decodes || !most) return;
   for (uint32_t k = 0; k < d->at[SCHED_BAND_P]; k++) {
@@ -112,6 +112,7 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
     u->kv += r->kv_bytes;
     u->has_r = u->has_r || band_of(r) == SCHED_BAND_R;
     first = min_ns(first, r->emit_ns);
+    last = max_ns(last, r->emit_ns);
   }
   if (!u->rows) return;
   if (u->rows > most) {
@@ -130,7 +131,7 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   u->due_ns = u->latest_ns - sure;
   if (!stops) return;
   u->due_ns -= min_ns(bound, d->c->preempt_ns / 4);
-  u->due_ns = max_ns(u->due_ns, add_ns(first, sched_worth_ns(d, s) * 5 / 4));
+  u->due_ns = max_ns(u->due_ns, add_ns(last, sched_worth_ns(d, s) * 5 / 4));
 }
 
 bool sched_is_reactive_runnable(const decision *d) {

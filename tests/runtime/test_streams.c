@@ -236,19 +236,19 @@ static void shared_prefix_is_computed_once(void **state) {
 }
 
 /* One runs, two wait: no more background, but the person gets in, and the newest of it goes. */
-static void full_queue_takes_the_person(void **state) {
-  (void)state;
+static void full_queue(troika_class background) {
   static ask a[5];
   static engine_answer got;
   troika_stream *s[5];
   engine e = open_with((troika_runtime_options){.parallel = 1, .queue_max = 2});
   for (int i = 0; i < 3; i++) {
-    make_ask(&e, &a[i], (const char *[]){"A:", "B:", "C:"}[i], 300, TROIKA_PROACTIVE);
+    make_ask(&e, &a[i], (const char *[]){"A:", "B:", "C:"}[i], 300, background);
+    a[i].q.child = background == TROIKA_INHERITED;
     s[i] = engine_stream(&e);
     submit(s[i], &a[i]);
     if (i == 0) wait_for(s[0], TROIKA_STREAM_PREFILL, 0);
   }
-  make_ask(&e, &a[3], "D:", 300, TROIKA_PROACTIVE);
+  make_ask(&e, &a[3], "D:", 300, background);
   s[3] = engine_stream(&e);
   troika_error err;
   assert_int_equal(troika_stream_submit(s[3], &a[3].q, &err), TROIKA_BUSY);
@@ -263,6 +263,12 @@ static void full_queue_takes_the_person(void **state) {
   }
   for (int i = 0; i < 5; i++) troika_stream_close(&s[i]);
   engine_close(&e);
+}
+
+static void full_queue_takes_the_person(void **state) {
+  (void)state;
+  full_queue(TROIKA_PROACTIVE);
+  full_queue(TROIKA_INHERITED); /* children of nobody who waits */
 }
 
 static void deadlines_end_requests(void **state) {
