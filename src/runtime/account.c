@@ -91,6 +91,7 @@ void account_request(troika_runtime *rt, const request *r) {
   }
   pthread_mutex_lock(&rt->stats_lock);
   rt->stats.requests++;
+  memcpy(rt->stats.generated_tokens_by, rt->made, sizeof rt->made); /* before its client hears */
   rt->stats.cancelled += r->finish == TROIKA_FINISH_CANCELLED;
   rt->stats.failed += r->finish == TROIKA_FINISH_ERROR;
   pthread_mutex_unlock(&rt->stats_lock);

@@ -87,9 +87,10 @@ typedef enum request_state {
 
 typedef struct request {
   /* Set by submit, constant afterwards. */
-  message letter;        /* SUBMIT */
-  _Atomic uint32_t refs; /* streams that read it */
-  sample_params params;  /* bias points into this allocation */
+  message letter;             /* SUBMIT */
+  _Atomic uint32_t refs;      /* streams that read it */
+  _Atomic uint32_t attaching; /* of those: whose ATTACH is still in the mailbox */
+  sample_params params;       /* bias points into this allocation */
   uint32_t prompt_n, expected;
   bool ignore_eos, no_prefix_cache, child, may_react, shortenable, hinted;
   uint8_t urgency; /* when it was submitted: 0 proactive, 1 inherited, 2 reactive */

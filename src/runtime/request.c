@@ -137,6 +137,7 @@ void request_release_followers(troika_runtime *rt, request *r) {
 /* ---- arrival and readers ---- */
 
 bool request_cancelled(const request *r) {
+  if (atomic_load(&r->attaching)) return false; /* somebody is about to read it */
   for (const troika_stream *s = r->readers; s; s = s->reader_next)
     if (!atomic_load(&s->cancelled)) return false;
   return true;
@@ -169,6 +170,7 @@ static void reader_remove(request *r, troika_stream *s) {
 void request_attach(troika_runtime *rt, troika_stream *s) {
   request *r = s->current;
   bool over = r->state == REQUEST_ENDED;
+  atomic_fetch_sub(&r->attaching, 1);
   pthread_mutex_lock(&s->lock);
   s->written = r->made;
   s->ended = over;

@@ -217,7 +217,10 @@ static troika_status attach(troika_stream *s, const troika_request *q, troika_er
   if (text_create(s->rt, q, &text, err)) return err->status;
   pthread_mutex_lock(&other->lock);
   request *r = other->current && !other->ended ? other->current : NULL;
-  if (r) atomic_fetch_add(&r->refs, 1);
+  if (r) {
+    atomic_fetch_add(&r->refs, 1);
+    atomic_fetch_add(&r->attaching, 1);
+  }
   pthread_mutex_unlock(&other->lock);
   if (!r) {
     emit_destroy(&text);

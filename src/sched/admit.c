@@ -54,7 +54,7 @@ void sched_expire(decision *d) {
 
 typedef struct gate {
   int64_t ahead_ns[SCHED_BANDS]; /* work of a band that comes before who arrives in it now */
-  uint32_t waiting, background;  /* that wait, not held; of band P that hold a place and run */
+  uint32_t waiting, background;  /* that wait; of band P that hold a place and run */
   bool closed;                   /* the head of the queue waits, so all do: nobody is overtaken */
 } gate;
 
@@ -150,12 +150,13 @@ static bool admit(decision *d, gate *g, uint32_t i) {
   return true;
 }
 
-/* The newest of the lowest band goes first; not who has told its client something already. */
+/* The newest of the lowest band goes first; not who has told its client something already. Who
+ * waits behind another's prefix leaves places empty for it: these count as well. */
 static void limit_queue(decision *d, gate *g) {
-  for (uint32_t k = d->n_live; k-- > d->n_running && g->waiting > d->c->queue_max;) {
+  uint32_t most = d->c->places + d->c->queue_max;
+  for (uint32_t k = d->n_live; k-- > d->n_running && d->places_held + g->waiting > most;) {
     uint32_t i = d->order[k];
-    if (d->flags[i] & (OVER | GONE) || request_of(d, i)->emitted || request_of(d, i)->held)
-      continue;
+    if (d->flags[i] & (OVER | GONE) || request_of(d, i)->emitted) continue;
     refuse(d, i, SCHED_REASON_QUEUE, ahead_of(g, band_of(request_of(d, i))));
     g->waiting--;
   }
@@ -193,7 +194,7 @@ void sched_admit(decision *d) {
     bool goes = !r->held && !g.closed && has_room(d, &g, i);
     if (!r->held && !goes) g.closed = true;
     if (goes && admit(d, &g, i)) continue;
-    g.waiting += !r->held;
+    g.waiting++;
   }
   if (!claimed) sched_claim_running(d, false);
   d->m->backlog_ns = g.ahead_ns[SCHED_BAND_P];

@@ -65,7 +65,7 @@ typedef struct sched_request {
   uint8_t lift; /* sched_band: the highest band of those that wait for its pages or are attached
                         to it; SCHED_BAND_P: nobody */
   uint8_t held; /* not runnable: its client suspended it, or it waits for another's prefix. While
-                   QUEUED it is judged as it arrives, but is none of those that queue_max counts */
+                   QUEUED it is judged as it arrives */
   uint8_t cancelled;   /* the client asked; ends as soon as no launch holds it */
   uint8_t emitted;     /* its first token is out: first_deadline has been met */
   uint8_t in_last;     /* its row was in the last iteration: first among equals */

@@ -93,18 +93,22 @@ static void what_a_cancelled_person_leaves_is_background(void **state) {
 }
 
 /* Who waits for another's prefix is judged as he arrives, not seconds later when pressure has
- * risen, and is none of those that queue_max counts: what he waits for has a place. */
+ * risen; and waits, though places may be free. */
 static void who_is_held_in_the_queue_is_judged_at_once(void **state) {
   (void)state;
   s.config.queue_max = 1;
-  s.config.places = 1;
+  s.config.places = 3;
   scene_prefill(&s, SCHED_PROACTIVE, 500);
   sched_request *held[2] = {scene_queued(&s, SCHED_PROACTIVE, 500, 9),
                             scene_queued(&s, SCHED_PROACTIVE, 500, 9)};
-  scene_queued(&s, SCHED_PROACTIVE, 500, 9);
   held[0]->held = held[1]->held = 1;
   scene_decide(&s);
   assert_int_equal(scene_count(&s, SCHED_REFUSE), 0);
+  for (int i = 0; i < 2; i++) scene_queued(&s, SCHED_PROACTIVE, 500, 9)->held = 1;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_REFUSE), 1); /* three places and one that waits */
+  assert_non_null(scene_find(&s, SCHED_REFUSE, 5));
+  s.view.n_requests -= 2;
   s.memory.level = 3;
   held[0]->judged = 1;
   held[1]->judged = 0;
