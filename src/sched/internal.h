@@ -53,6 +53,7 @@ typedef struct urgent { /* reactive decode rows that want this device */
   int64_t iteration_ns; /* S */
   int64_t latest_ns;    /* G after the first one's last token: the iteration is to be over */
   int64_t due_ns;       /* when it is to start; SCHED_NEVER without rows */
+  int64_t last_ns;      /* the newest token of these rows */
   uint32_t e;           /* slack */
 } urgent;
 

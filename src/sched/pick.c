@@ -148,8 +148,10 @@ static void run_prefill(decision *d, uint32_t device, const urgent *u) {
     if (f && !f->reactive) sched_drop(d, f);
     started = sched_launch_span(d, device, d->rp, false);
   }
-  if (started && u->rows && d->sites[device].dev->can_stop)
-    sched_limit(d, d->started, max_ns(u->due_ns, d->now + 1), SCHED_PAYS_NOTHING);
+  const site *s = &d->sites[device];
+  if (started && u->rows && s->dev->can_stop)
+    sched_limit(d, d->started, max_ns(u->due_ns, add_ns(d->now, sched_worth_ns(d, s))),
+                SCHED_PAYS_NOTHING);
 }
 
 static bool resume_background(decision *d, flight *f) {
@@ -219,7 +221,11 @@ static void pick(decision *d, uint32_t device) {
     const sched_request *r = request_of(d, d->rp);
     cost_load load = sched_span_load(d, s, r, sched_span_rows(d, s, r));
     int64_t rest = d->rp_flight ? d->rp_flight->rest_ns : cost_time(s->cost, &load);
-    if (!sched_is_worth(d, s, rest, until_due)) {
+    /* However short iterations are, and however late a decision: after one it is the prompt's turn,
+     * or it might never be. */
+    int64_t ran_ns = d->rp_flight ? d->rp_flight->l->start_ns : r->waiting_ns;
+    bool its_turn = s->dev->can_stop && ran_ns < u.last_ns;
+    if (!its_turn && !sched_is_worth(d, s, rest, until_due)) {
       run_rows(d, device, &u);
       return;
     }
@@ -271,7 +277,8 @@ void sched_review(decision *d) {
     if (!f->reactive) {
       review_background(d, f, &u);
     } else if (f->reactive_span && !f->l->decode_rows) {
-      int64_t until = u.rows ? u.due_ns : SCHED_NEVER;
+      int64_t least = add_ns(f->l->start_ns, sched_worth_ns(d, s));
+      int64_t until = u.rows ? max_ns(u.due_ns, least) : SCHED_NEVER;
       if (d->now >= until)
         preempt(d, f);
       else

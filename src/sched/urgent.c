@@ -98,7 +98,7 @@ void sched_choose_prefill(decision *d) {
 void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   const site *s = &d->sites[device];
   uint32_t most = d->c->decode_rows < ROWS_MAX ? d->c->decode_rows : ROWS_MAX;
-  int64_t first = SCHED_NEVER, last = 0; /* tokens: rows of one launch have them one by one */
+  int64_t first = SCHED_NEVER;
   *u = (urgent){.due_ns = SCHED_NEVER};
   if (!s->usable || !s->dev->decodes || !most) return;
   for (uint32_t k = 0; k < d->at[SCHED_BAND_P]; k++) {
@@ -112,7 +112,7 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
     u->kv += r->kv_bytes;
     u->has_r = u->has_r || band_of(r) == SCHED_BAND_R;
     first = min_ns(first, r->emit_ns);
-    last = max_ns(last, r->emit_ns);
+    u->last_ns = max_ns(u->last_ns, r->emit_ns);
   }
   if (!u->rows) return;
   if (u->rows > most) {
@@ -122,16 +122,13 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   u->e = u->has_r ? d->c->slack_r : d->c->slack_i;
   u->iteration_ns = cost_decode(s->cost, u->rows, u->kv);
   int64_t sure = min_ns(cost_sure(s->cost, u->iteration_ns), u->iteration_ns * 3 / 2);
-  /* G. What can be stopped needs no more than its stop beyond two iterations; a reactive prompt has
-   * a stretch that is worth it all the same, however short an iteration is. */
+  /* G. What can be stopped needs no more than its stop beyond two iterations. */
   bool stops = s->dev->can_stop;
   int64_t bound = stops ? min_ns(s->cost->stop_ns, d->c->preempt_ns) : d->c->preempt_ns;
   u->latest_ns = add_ns(first, 2 * u->iteration_ns + bound);
   if (stops) sure = max_ns(sure, sched_after_prompt_ns(u->iteration_ns));
   u->due_ns = u->latest_ns - sure;
-  if (!stops) return;
-  u->due_ns -= min_ns(bound, d->c->preempt_ns / 4);
-  u->due_ns = max_ns(u->due_ns, add_ns(last, sched_worth_ns(d, s) * 5 / 4));
+  if (stops) u->due_ns -= min_ns(bound, d->c->preempt_ns / 4);
 }
 
 bool sched_is_reactive_runnable(const decision *d) {

@@ -88,7 +88,8 @@ static void decode_interrupts_a_reactive_prompt_when_due(void **state) {
   (void)state;
   sched_request *row = scene_decode(&s, SCHED_REACTIVE);
   scene_launch(&s, SCHED_RUNNING, scene_prefill(&s, SCHED_REACTIVE, 900), 256, 130 * MS,
-               SCHED_SLOT_PREFILL);
+               SCHED_SLOT_PREFILL)
+      ->start_ns -= 5 * MS;
   scene_decide(&s);
   /* G = 2 * 10 + 0.5; the iteration takes 10, and a third of it behind a prompt; the stop 0.5 */
   assert_int_equal(s.n, 0);
@@ -104,6 +105,23 @@ static void decode_interrupts_a_reactive_prompt_when_due(void **state) {
   row->emit_ns = s.now;
   scene_decide(&s);
   assert_non_null(scene_find(&s, SCHED_RESUME, 0));
+}
+
+/* After an iteration it is the prompt's turn, else it might never be. */
+static void a_prompt_has_its_turn_however_late_the_decision(void **state) {
+  (void)state;
+  sched_request *row = scene_decode(&s, SCHED_REACTIVE);
+  sched_launch_view *l = scene_launch(&s, SCHED_STOPPED, scene_prefill(&s, SCHED_REACTIVE, 900),
+                                      256, 130 * MS, SCHED_SLOT_PREFILL);
+  row->emit_ns = s.now - 40 * MS;
+  l->start_ns = s.now - 50 * MS;
+  scene_decide(&s);
+  assert_non_null(scene_find(&s, SCHED_RESUME, 0));
+  assert_in_range(s.memory.until_ns[0], s.now + 1, s.now + 5 * MS);
+  l->start_ns = s.now - 30 * MS;
+  s.memory = (sched_memory){0};
+  scene_decide(&s);
+  assert_non_null(scene_find(&s, SCHED_JOIN, 1));
 }
 
 static void shortest_prompt_first_r_before_i(void **state) {
@@ -588,6 +606,7 @@ int main(void) {
       RULE(it_stays_where_it_is_and_goes_on_afterwards),
       RULE(a_stop_is_not_asked_for_twice),
       RULE(decode_interrupts_a_reactive_prompt_when_due),
+      RULE(a_prompt_has_its_turn_however_late_the_decision),
       RULE(shortest_prompt_first_r_before_i),
       RULE(critical_before_others_lost_behind),
       RULE(who_was_passed_over_goes_next),
