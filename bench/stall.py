@@ -25,7 +25,13 @@ NOTHING = "nothing arrives"
 class Trial:
     """Milliseconds but for overlap: seconds of the answer while the long prompt waited for its first token (which took ttft)."""
 
-    def __init__(self, marks, before, begin, end, ttft=None):
+    def __init__(self, load, times, begin, end, ttft=None):
+        """times: of the streaming answer's tokens."""
+        marks = [when for when, _ in itertools.groupby(times)]
+        before = [when for when in times if when < begin]
+        if len(before) < 8 or marks[-1] <= begin:
+            raise servers.ServerError(f"{load.server.label}: the answer was over before there was anything to see: a longer one is "
+                                      "needed: --stream")
         self.tpot = 1000 * (before[-1] - before[0]) / (len(before) - 1)
         self.gaps = [1000 * (b - a) for a, b in itertools.pairwise(marks) if b > begin and a < end]
         self.overlap = min(marks[-1], end) - begin
@@ -41,12 +47,8 @@ def undisturbed(load, stream_out, seconds):
     stream = load.post("reactive", STREAM_IN, stream_out)
     load.loop.run(lambda: stream.done or time.perf_counter() > stream.begun + BEFORE_S + seconds, stream.begun + LIMIT_S)
     load.take()
-    times = stream.token_times()
     begin = stream.begun + BEFORE_S
-    before = [when for when in times if when < begin]
-    if len(before) < 8 or times[-1] <= begin:
-        raise servers.ServerError(f"{load.server.label}: the answer of {stream_out} tokens was over within {BEFORE_S} s: --stream")
-    return Trial([when for when, _ in itertools.groupby(times)], before, begin, begin + seconds)
+    return Trial(load, stream.token_times(), begin, begin + seconds)
 
 
 def once(load, kind, big_in, stream_out):
@@ -65,14 +67,8 @@ def once(load, kind, big_in, stream_out):
             raise servers.ServerError(f"{load.server.label}: {answer.error}")
     if not big.done or big.stopped:
         raise servers.ServerError(f"{load.server.label} did not answer the prompt of {big_in} tokens in {LIMIT_S} s")
-    times = stream.token_times()
-    marks = [when for when, _ in itertools.groupby(times)]
     first = big.token_times()[0]
-    before = [when for when in times if when < big.begun]
-    if len(before) < 8 or marks[-1] <= big.begun:
-        raise servers.ServerError(f"{load.server.label}: the answer of {stream_out} tokens had ended when the prompt came; "
-                                  "a longer one is needed: --stream")
-    return Trial(marks, before, big.begun, first, 1000 * (first - big.begun))
+    return Trial(load, stream.token_times(), big.begun, first, 1000 * (first - big.begun))
 
 
 def rows(figures, name, kind, trials, bound):

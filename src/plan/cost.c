@@ -27,7 +27,7 @@ static int64_t scale(int64_t ns, uint32_t ratio) {
   return saturate(((__int128)ns * ratio) >> 16);
 }
 
-static int64_t kv_time(uint64_t bytes, int64_t ns_per_mib) {
+int64_t cost_kv(uint64_t bytes, int64_t ns_per_mib) {
   return saturate(((__int128)bytes * ns_per_mib) >> 20);
 }
 
@@ -66,13 +66,13 @@ static int64_t device_time(const int64_t *tab, const uint32_t *fix, uint32_t row
 
 int64_t cost_decode(const cost_table *t, uint32_t rows, uint64_t kv_bytes) {
   if (!rows) return 0;
-  int64_t kv_ns = kv_time(kv_bytes, t->gen_kv_ns_per_mib);
+  int64_t kv_ns = cost_kv(kv_bytes, t->gen_kv_ns_per_mib);
   return saturate((__int128)device_time(t->gen, t->gen_fix, rows, kv_ns) + t->launch_ns);
 }
 
 int64_t cost_prefill(const cost_table *t, uint32_t rows, uint64_t kv_bytes) {
   if (!rows) return 0;
-  int64_t kv_ns = kv_time(kv_bytes, t->prompt_kv_ns_per_mib);
+  int64_t kv_ns = cost_kv(kv_bytes, t->prompt_kv_ns_per_mib);
   return saturate((__int128)device_time(t->prompt, t->prompt_fix, rows, kv_ns) + t->launch_ns);
 }
 
@@ -100,7 +100,7 @@ int64_t cost_time(const cost_table *t, const cost_load *load) {
   int64_t gen = cost_decode(t, load->gen_rows, load->gen_kv);
   int64_t prompt = cost_prefill(t, load->prompt_rows, load->prompt_kv);
   if (!gen || !prompt) return gen + prompt;
-  int64_t both = prompt + added(t, load->gen_rows, kv_time(load->gen_kv, t->gen_kv_ns_per_mib));
+  int64_t both = prompt + added(t, load->gen_rows, cost_kv(load->gen_kv, t->gen_kv_ns_per_mib));
   /* A launch is not shorter than a part of it, whatever was measured. */
   int64_t longer = gen > prompt ? gen : prompt;
   return saturate(both > longer ? both : longer);
@@ -155,8 +155,8 @@ void cost_observe(cost_table *t, const cost_load *load, int64_t ns) {
   if (load->gen_rows && load->prompt_rows) return;
   const int64_t *tab = load->gen_rows ? t->gen : t->prompt;
   uint32_t rows = load->gen_rows ? load->gen_rows : load->prompt_rows;
-  int64_t kv_ns = load->gen_rows ? kv_time(load->gen_kv, t->gen_kv_ns_per_mib)
-                                 : kv_time(load->prompt_kv, t->prompt_kv_ns_per_mib);
+  int64_t kv_ns = load->gen_rows ? cost_kv(load->gen_kv, t->gen_kv_ns_per_mib)
+                                 : cost_kv(load->prompt_kv, t->prompt_kv_ns_per_mib);
   int64_t raw = saturate((__int128)between(tab, rows) + kv_ns);
   uint32_t ratio = ratio_of(ns, raw, FIX_MAX);
   correct(load->gen_rows ? t->gen_fix : t->prompt_fix, rows, ratio < FIX_MIN ? FIX_MIN : ratio);

@@ -54,6 +54,8 @@ bool cost_valid(const cost_table *t);
 void cost_make_monotone(cost_table *t);
 
 int64_t cost_time(const cost_table *t, const cost_load *load);
+/* Of reading that many bytes of KV, at one of the table's two rates. Saturates, as all here. */
+int64_t cost_kv(uint64_t bytes, int64_t ns_per_mib);
 int64_t cost_decode(const cost_table *t, uint32_t rows, uint64_t kv_bytes);  /* T */
 int64_t cost_prefill(const cost_table *t, uint32_t rows, uint64_t kv_bytes); /* Tp */
 static inline int64_t cost_sure(const cost_table *t, int64_t ns) {           /* T^ */

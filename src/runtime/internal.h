@@ -198,6 +198,7 @@ struct troika_runtime {
   bool started;
   completion_letter completions[DEVICE_LISTS_MAX + 1];
   uint32_t parallel, queue_max, context, span_rows;
+  uint32_t open_max; /* parallel + queue_max: where submit refuses */
   _Atomic uint32_t streams;
   sched_config config;
   runtime_sessions *sessions;
@@ -222,7 +223,6 @@ struct troika_runtime {
   cost_table costs;
   profile_state profile;
   sched_memory memory;
-  uint32_t open_max;   /* parallel + queue_max: where submit refuses */
   sched_request *view; /* [3 open_max] */
   request **seen;      /* whose they are */
   sched_action *actions;

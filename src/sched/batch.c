@@ -35,8 +35,7 @@ typedef struct attempt {
 typedef bool (*before_fn)(const pass *p, const sched_request *a, const sched_request *b);
 
 static int64_t kv_ns(const site *s, uint64_t bytes) {
-  __int128 ns = ((__int128)bytes * s->cost->gen_kv_ns_per_mib) >> 20;
-  return ns > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : (int64_t)ns;
+  return cost_kv(bytes, s->cost->gen_kv_ns_per_mib);
 }
 
 static int64_t price_of(const pass *p, const sched_request *r) {

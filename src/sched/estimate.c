@@ -36,7 +36,7 @@ int64_t sched_prefill_ns(const decision *d, const site *s, const sched_request *
   uint32_t full = r->prompt_left / s->span, rest = r->prompt_left % s->span;
   __int128 ns = (__int128)full * s->span_ns;
   if (rest) ns += cost_prefill(s->cost, padded(s, rest), 0);
-  ns += ((__int128)span_kv(d, r, r->prompt_left) * s->cost->prompt_kv_ns_per_mib) >> 20;
+  ns += cost_kv(span_kv(d, r, r->prompt_left), s->cost->prompt_kv_ns_per_mib);
   return ns > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : (int64_t)ns;
 }
 
@@ -45,9 +45,8 @@ int64_t sched_prefill_about_ns(const decision *d, const sched_request *r) {
   if (!r->prompt_left || d->prefill_site == SCHED_NONE) return 0;
   const site *s = &d->sites[d->prefill_site];
   int64_t row = min_ns(s->span_ns / s->span, SECOND_NS);
-  __int128 ns = max_ns(row * r->prompt_left, s->row_ns);
-  ns += ((__int128)span_kv(d, r, r->prompt_left) * s->cost->prompt_kv_ns_per_mib) >> 20;
-  return ns > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : (int64_t)ns;
+  int64_t kv = cost_kv(span_kv(d, r, r->prompt_left), s->cost->prompt_kv_ns_per_mib);
+  return min_ns(add_ns(max_ns(row * r->prompt_left, s->row_ns), kv), SCHED_NEVER / 4);
 }
 
 int64_t sched_prefill_best_ns(const decision *d, const sched_request *r) {

@@ -67,14 +67,13 @@ static int64_t span_ns(const decision *d, const site *s, uint32_t i) {
  * what the machine adds comes on top. */
 static bool fill_gap(decision *d, uint32_t device, const urgent *u, const batch *b) {
   const site *s = &d->sites[device];
-  bool full = d->c->bcap && b->n >= d->c->bcap,
-       left_out = ready_rows(d, device) > b->n - b->n_reactive;
-  if (!s->dev->can_stop || d->rp != SCHED_NONE || d->m->level >= 2) return false;
-  if (b->ride_rows || (left_out && !full)) return false;
+  if (!s->dev->can_stop || d->rp != SCHED_NONE || d->m->level >= 2 || b->ride_rows) return false;
   int64_t left = d->m->credit_ns - max_ns(0, b->unpromoted_ns - stretched_ns(u));
-  int64_t until = u->latest_ns - u->iteration_ns / 4 - sched_after_prompt_ns(b->total_ns);
-  until -= min_ns(s->cost->stop_ns, d->c->preempt_ns / 4);
-  int64_t limit = min_ns(left, sub_ns(min_ns(until, u->due_ns), d->now));
+  int64_t longer = max_ns(0, b->total_ns - u->iteration_ns); /* than what is due by then */
+  int64_t until = u->due_ns - u->iteration_ns / 4 - sched_after_prompt_ns(longer);
+  int64_t limit = min_ns(left, sub_ns(until, d->now));
+  bool full = d->c->bcap && b->n >= d->c->bcap;
+  if (limit <= 0 || (!full && ready_rows(d, device) > b->n - b->n_reactive)) return false;
   flight *f = sched_background_span(d, device);
   uint32_t i = f || d->n_rows_p >= d->fill ? SCHED_NONE : find_prefill(d, device, true);
   if (!f && i == SCHED_NONE) return false;
@@ -219,8 +218,7 @@ static void pick(decision *d, uint32_t device) {
   int64_t until_due = sub_ns(u.due_ns, d->now);
   if (u.rows && prefill) {
     const sched_request *r = request_of(d, d->rp);
-    cost_load load = sched_span_load(d, s, r, sched_span_rows(d, s, r));
-    int64_t rest = d->rp_flight ? d->rp_flight->rest_ns : cost_time(s->cost, &load);
+    int64_t rest = d->rp_flight ? d->rp_flight->rest_ns : span_ns(d, s, d->rp);
     /* However short iterations are, and however late a decision: after one it is the prompt's turn,
      * or it might never be. */
     int64_t ran_ns = d->rp_flight ? d->rp_flight->l->start_ns : r->waiting_ns;

@@ -126,9 +126,10 @@ void sched_look_at_rows(decision *d, uint32_t device, urgent *u) {
   bool stops = s->dev->can_stop;
   int64_t bound = stops ? min_ns(s->cost->stop_ns, d->c->preempt_ns) : d->c->preempt_ns;
   u->latest_ns = add_ns(first, 2 * u->iteration_ns + bound);
-  if (stops) sure = max_ns(sure, sched_after_prompt_ns(u->iteration_ns));
+  if (stops)
+    sure =
+        max_ns(sure, sched_after_prompt_ns(u->iteration_ns)) + min_ns(bound, d->c->preempt_ns / 4);
   u->due_ns = u->latest_ns - sure;
-  if (stops) u->due_ns -= min_ns(bound, d->c->preempt_ns / 4);
 }
 
 bool sched_is_reactive_runnable(const decision *d) {

@@ -263,7 +263,7 @@ static void a_child_alone_leaves_more_slack(void **state) {
   assert_int_equal(scene_count(&s, SCHED_JOIN), 6);
 }
 
-static void credit_lets_a_step_grow(void **state) {
+static void credit_lets_a_step_grow_to_twice_its_time(void **state) {
   (void)state;
   scene_decode(&s, SCHED_REACTIVE);
   for (int i = 0; i < 20; i++) scene_decode(&s, SCHED_PROACTIVE);
@@ -618,7 +618,7 @@ int main(void) {
       RULE(background_rows_join_within_the_slack),
       RULE(of_two_orders_the_better_one),
       RULE(a_child_alone_leaves_more_slack),
-      RULE(credit_lets_a_step_grow),
+      RULE(credit_lets_a_step_grow_to_twice_its_time),
       RULE(zero_slack_means_reactive_rows_alone),
       RULE(a_target_bounds_too),
       RULE(a_fixed_cap_counts_rows),
