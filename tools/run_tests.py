@@ -315,7 +315,7 @@ def main():
     # Once more, in short: of a long log people keep the end.
     for note in total.notes:
         lines = note.splitlines()
-        told = [line for line in lines[1:] if re.match(r"not ok|\[  FAILED|.*(ERROR|SUMMARY|Sanitizer|CHECK)", line)]
+        told = [line for line in lines[1:] if re.match(r"not ok|\[  FAILED|http_bytes: |.*(internal error|ERROR|SUMMARY|Sanitizer)", line)]
         print("\n".join(line[:400] for line in lines[:1] + told[:6]), flush=True)
     print(total, flush=True)
     return 1 if total.failed else 0
