@@ -416,7 +416,7 @@ def first_launch_wait_ms(answer):
 def parser_of(doc, **defaults):
     """Options that all benchmarks have; `defaults` change or remove (None) some."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", metavar="NAME", help="smollm2, gemma3 or a GGUF file; may be given again"
+    parser.add_argument("-m", "--model", action="append", metavar="NAME", help="smollm2, gemma3 or a GGUF file; may be given again"
                         f" (default: {' and '.join(defaults['models'])})")
     parser.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)), help="of each engine (default: all, %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and times of arrival")
