@@ -6,8 +6,11 @@ Curve: 1 to 16 answers decode together, each at 512, 2,048 or 8,000 tokens of co
 B_cap: one reactive answer after the other, 8 proactive ones always in flight, at the same contexts, with `--bcap` 1, 2, 3, 4, 8 and
 adaptive (no option). Wanted: adaptive keeps the slack, that is mean TPOT <= (1 + e)/(1 - s) x alone with e = 0.15 and s = 0.05, and makes
 at least 0.97 of the proactive tokens/s of the best fixed value that keeps it too.
-Prompts are computed once and then found in the cache, so that what is measured is decode.
+Each value has a server of its own and all take turns, three rounds of them; at 8,000 tokens they need 12 GB together. Prompts are computed
+once and then found in the cache, so that what is measured is decode.
 """
+import contextlib
+import dataclasses
 import random
 import sys
 import time
@@ -90,51 +93,71 @@ def reactive_tpots(calls, begin, end):
     return [common.ms(a.tpot) for a in answers]
 
 
-def one_cap(options, label, path, cap, progress):
-    """{context: (TPOTs alone, TPOTs in company, proactive tokens/s, its thirds)}"""
-    engine = servers.Troika(path, options.threads, PARALLEL, options.context, *([] if cap == "adaptive" else ["--bcap", cap]))
-    result, rng = {}, random.Random(options.seed)
-    settle = options.seconds / 6
-    with engine, common.Load(engine, options.seed) as load:
-        load.warm_up()
+@dataclasses.dataclass
+class Seen:
+    """Of one B_cap at one context: TPOTs in ms, and proactive tokens/s out of each round."""
+    alone: list
+    company: list
+    rates: list
+
+    @property
+    def rate(self):
+        return stats.mean(self.rates)
+
+
+def one_round(load, prompts, context, seconds, rng):
+    """TPOTs alone, TPOTs in company, proactive tokens/s."""
+    begin = time.perf_counter()
+    chain(load, prompts[0], context, begin + seconds / 3)
+    load.loop.run(lambda: not load.loop.calls, begin + seconds / 3 + common.DRAIN_S)
+    alone = reactive_tpots(load.take(), begin, time.perf_counter())
+    begin = time.perf_counter()
+    counted, end = begin + seconds / 6, begin + seconds
+    load.closed(IN_FLIGHT, "proactive", context, PROACTIVE_OUT, lambda: rng.choice(prompts[1:]))
+    chain(load, prompts[0], context, end)
+    load.loop.sleep_until(end)
+    calls = load.take()
+    tokens = sum(counted <= t < end for c in calls if c.tag.kind == "proactive" for t in c.token_times())
+    return alone, reactive_tpots(calls, counted, end), tokens / (end - counted)
+
+
+def compare(options, label, path, progress):
+    """(engine's label, {cap: {context: Seen}}). All caps have a server each and take turns, so that the machine is the same for all."""
+    seen = {cap: {context: Seen([], [], []) for context in options.contexts} for cap in CAPS}
+    seconds = options.seconds / options.rounds
+    with contextlib.ExitStack() as stack:
+        loads = {}
+        for cap in CAPS:
+            engine = stack.enter_context(servers.Troika(path, options.threads, PARALLEL, options.context,
+                                                        *([] if cap == "adaptive" else ["--bcap", cap])))
+            loads[cap] = stack.enter_context(common.Load(engine, options.seed))
+            loads[cap].warm_up()
         for context in options.contexts:
-            prompts = warm(load, context, IN_FLIGHT + 1, progress, (IN_FLIGHT + 1) * context / 1000)
-            begin = time.perf_counter()
-            chain(load, prompts[0], context, begin + options.seconds / 3)
-            load.loop.run(lambda: not load.loop.calls, begin + options.seconds / 3 + common.DRAIN_S)
-            alone = reactive_tpots(load.take(), begin, time.perf_counter())
-            begin = time.perf_counter()
-            counted, end = begin + settle, begin + options.seconds
-            load.closed(IN_FLIGHT, "proactive", context, PROACTIVE_OUT, lambda: rng.choice(prompts[1:]))
-            chain(load, prompts[0], context, end)
-            load.loop.sleep_until(end)
-            calls = load.take()
-            times = [t for c in calls if c.tag.kind == "proactive" for t in c.token_times()]
-            cuts = [counted + i * (end - counted) / 3 for i in range(4)]
-            rates = [sum(a <= t < b for t in times) / (b - a) for a, b in zip(cuts, cuts[1:])]
-            company = reactive_tpots(calls, counted, end)
-            result[context] = alone, company, stats.mean(rates), rates
-            progress.say(f"{label}, --bcap {cap}, {context} tokens: TPOT alone {stats.rounded(stats.mean(alone), 3)} ms, in company "
-                         f"{stats.rounded(stats.mean(company), 3)} ms, background {stats.mean(rates):.0f} tokens/s",
-                         options.seconds * 4 / 3)
-    return engine.label, result
+            prompts = {cap: warm(load, context, IN_FLIGHT + 1, progress, (IN_FLIGHT + 1) * context / 1000) for cap, load in loads.items()}
+            for turn in range(options.rounds):
+                for cap in CAPS if turn % 2 == 0 else CAPS[::-1]:
+                    alone, company, rate = one_round(loads[cap], prompts[cap], context, seconds, random.Random(options.seed + turn))
+                    seen[cap][context].alone.extend(alone)
+                    seen[cap][context].company.extend(company)
+                    seen[cap][context].rates.append(rate)
+                progress.say(f"{label}, {context} tokens, background tokens/s: "
+                             + ", ".join(f"B_cap {cap} {seen[cap][context].rates[-1]:.0f}" for cap in CAPS), len(CAPS) * seconds * 4 / 3)
+        return loads["adaptive"].server.label, seen
 
 
 def caps(options, label, path, figures, progress):
     if not servers.Troika(path, options.threads, PARALLEL, options.context).has_option("--bcap"):
         raise servers.ServerError(f"{servers.BINARY} has no option --bcap; is it up to date (make build)? --only curve needs none")
-    seen = {}
-    for cap in CAPS:
-        engine_label, seen[cap] = one_cap(options, label, path, cap, progress)
+    engine_label, seen = compare(options, label, path, progress)
     limit = (1 + SLACK) / (1 - SHARE)
     for context in options.contexts:
         head, table, keeps = f"{label}, {engine_label}, context {context}", [], {}
         # Alone no cap has any effect, so all of them say what alone is; the median, since it decides over every case.
-        alone = stats.median(v for cap in CAPS for v in seen[cap][context][0])
-        alone_each = [stats.median(seen[cap][context][0]) for cap in CAPS]
+        alone = stats.median(v for cap in CAPS for v in seen[cap][context].alone)
+        alone_each = [stats.median(seen[cap][context].alone) for cap in CAPS]
         figures.figure(f"{head}: reactive TPOT alone, median, ms", alone, spread=stats.spread(alone_each))
         for cap in CAPS:
-            _, company, rate, rates = seen[cap][context]
+            company, rate, rates = seen[cap][context].company, seen[cap][context].rate, seen[cap][context].rates
             growth = stats.ratio(stats.mean(company), alone)
             keeps[cap] = growth is not None and growth <= limit
             name = f"{head}, B_cap {cap}"
@@ -145,24 +168,25 @@ def caps(options, label, path, figures, progress):
             table.append([f"B_cap {cap}", alone, stats.mean(company), stats.quantile_if_enough(company, 0.95), growth,
                           "yes" if keeps[cap] else "no", rate])
         common.grid(head, ["", "TPOT alone", "in company", "P95", "ratio", "keeps the slack", "background, tokens/s"], table)
-        best = max((cap for cap in CAPS[:-1] if keeps[cap]), key=lambda cap: seen[cap][context][2], default=None)
-        adaptive = seen["adaptive"][context][2]
+        best = max((cap for cap in CAPS[:-1] if keeps[cap]), key=lambda cap: seen[cap][context].rate, default=None)
+        adaptive = seen["adaptive"][context]
         if best is None:
-            figures.figure(f"{head}: proactive tokens/s of adaptive (no fixed value keeps the slack)", adaptive)
+            figures.figure(f"{head}: proactive tokens/s of adaptive (no fixed value keeps the slack)", adaptive.rate)
         else:
             figures.figure(f"{head}: proactive tokens/s, adaptive / best fixed that keeps the slack ({best})",
-                           stats.ratio(adaptive, seen[best][context][2]), f">= {KEPT}")
+                           stats.ratio(adaptive.rate, seen[best][context].rate), f">= {KEPT}",
+                           stats.spread([a / b for a, b in zip(adaptive.rates, seen[best][context].rates) if b]))
 
 
 def main():
-    parser = common.parser_of(__doc__, models=["smollm2"], seconds="of each B_cap and context (default: 30; --quick: 6)")
+    parser = common.parser_of(__doc__, models=["smollm2"], seconds="of each B_cap and context (default: 45; --quick: 6)")
     parser.add_argument("--only", choices=["curve", "caps"], help="one of the two parts")
     parser.add_argument("--contexts", type=common.positive, nargs="+", metavar="N", help="tokens of context (default: 512 2048 8000)")
     options = parser.parse_args()
-    options.seconds = options.seconds or (6 if options.quick else 30)
+    options.seconds = options.seconds or (6 if options.quick else 45)
     options.contexts = options.contexts or ([512] if options.quick else list(CONTEXTS))
     options.batches = (1, 2, 4, 8) if options.quick else BATCHES
-    options.repeats = 1 if options.quick else 5
+    options.repeats, options.rounds = (1, 1) if options.quick else (5, 3)
     options.context = max(options.contexts) + REACTIVE_OUT
     parts = [options.only] if options.only else ["curve", "caps"]
     planned = {"curve": sum(max(options.batches) * c / 1000 + 10 for c in options.contexts),

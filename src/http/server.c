@@ -79,8 +79,8 @@ static enum MHD_Result begin_request(http_server *s, struct MHD_Connection *conn
   x->is_11 = strcmp(version, "HTTP/1.1") == 0;
   if (problem)
     refuse(s, x, 400, problem);
-  else if (strlen(method) >= sizeof x->method)
-    refuse(s, x, 501, "unknown method");
+  else if (strlen(method) >= sizeof x->method || !strcmp(method, "CONNECT"))
+    refuse(s, x, 501, "the method is not one of this server's"); /* CONNECT is for proxies */
   else if (header_bytes(connection) > s->options.header_max)
     refuse(s, x, 431, "the headers are too large");
   else if (head.length > s->options.body_max)

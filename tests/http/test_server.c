@@ -240,6 +240,23 @@ static void test_early_answer_closes(void **state) {
   close(fd);
 }
 
+/* What succeeds for CONNECT has no length and no chunks (RFC 9110, 9.3.6), so no path may take it.
+ * Found by the fuzzer. */
+static void test_connect_is_refused(void **state) {
+  (void)state;
+  static const char *const paths[] = {"/now", "/echo", "/stream", "a:443"};
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    char request[128];
+    snprintf(request, sizeof request, "CONNECT %s HTTP/1.1\r\nHost: a\r\n\r\n", paths[i]);
+    int fd = client_open(&server);
+    client_send(fd, request);
+    const char *a = client_read(fd, "method", 2000);
+    expect_start(a, "HTTP/1.1 501");
+    assert_int_equal(count_of(a, "Content-Length: "), 1);
+    close(fd);
+  }
+}
+
 static void test_limits(void **state) {
   (void)state;
   test_server small;
@@ -696,6 +713,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_smuggling_is_refused, start, stop),
       cmocka_unit_test_setup_teardown(test_unfolded_headers_are_taken, start, stop),
       cmocka_unit_test_setup_teardown(test_early_answer_closes, start, stop),
+      cmocka_unit_test_setup_teardown(test_connect_is_refused, start, stop),
       cmocka_unit_test(test_limits),
       cmocka_unit_test(test_slow_request_is_closed),
       cmocka_unit_test(test_H6_slowloris_gets_408),
