@@ -27,11 +27,11 @@ build: ## install what is missing and build build/release/troika
 	@tools/setup.sh build
 	@tools/build.sh release troika
 
-test: ## install what the tests need, build every preset, run everything (about 20 minutes on 2 cores)
+test: ## install what the tests need, build every preset, run everything (about 40 minutes on 2 cores)
 	@tools/setup.sh test
 	@python3 tools/run_tests.py
 
-test-long: ## make test with longer fuzzing, the long tests, and clang-tidy
+test-long: ## what takes too long for make test: five minutes a fuzzer, the long tests, clang-tidy (about 50 minutes)
 	@tools/setup.sh test
 	@python3 tools/run_tests.py --long
 

@@ -103,6 +103,7 @@ class Answer:
     finish: str | None
     error: str | None
     headers: dict
+    code: str | None = None  # of an error in the stream
 
     @property
     def ok(self):
@@ -197,6 +198,7 @@ class Call:
             chunk = json.loads(data)
             if "error" in chunk:
                 result.error = result.error or f"in the stream: {chunk['error'].get('message', chunk['error'])}"
+                result.code = result.code or chunk["error"].get("code")
             if text_of(chunk):
                 result.texts.append(when)
             for choice in chunk.get("choices") or []:

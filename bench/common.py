@@ -27,6 +27,7 @@ DRAIN_S = 90     # the longest that is waited for requests which a window counts
 OTHERS_MAX = 5   # % of the processors for other programs, from which on a person is warned
 QUIET = 0.05     # of one processor: an engine that uses less has nothing to do
 QUIET_S = 5      # for so long, before it is measured: troika waits a little before it takes its time for a profile
+REFUSALS = ("queue_full", "overloaded")  # codes of an error in a stream that had begun to wait
 REPEAT_S = 0.25  # before a background request is sent again that was refused
 
 
@@ -313,7 +314,7 @@ def watch(load, begin, end, settle, progress, say):
 class Outcome:
     """What became of the requests of one kind that arrived in a span of time."""
     ok: list            # answers
-    refused: int        # HTTP 429: the queue is full, or it would not be done in time
+    refused: int        # HTTP 429: the queue is full, or it would not be done in time; or, while it waited, for a more urgent one
     expired: int        # its deadline passed: HTTP 504, or an error in the stream
     failed: list        # anything else: texts
     open: int           # neither answered nor refused when the client left
@@ -334,7 +335,7 @@ def outcome(calls, kind, begin, end, check=checked):
         answer = check(call)
         if answer.ok:
             result.ok.append(answer)
-        elif answer.status == 429:
+        elif answer.status == 429 or answer.code in REFUSALS:
             result.refused += 1
         elif answer.status == 504 or "deadline" in answer.error:
             result.expired += 1

@@ -91,7 +91,7 @@ def main():
     background = common.outcome(calls, "proactive", begin, end)
     figures.figure(f"{name}, overload: proactive tokens/s out", tokens / (end - begin))
     figures.figure(f"{name}, overload: proactive requests that arrived", background.arrived)
-    figures.figure(f"{name}, overload: proactive requests refused (429)", background.refused)
+    figures.figure(f"{name}, overload: proactive requests refused", background.refused)
     figures.figure(f"{name}, overload: proactive requests that failed otherwise", len(background.failed) + background.expired, "== 0")
     figures.figure(f"{name}, overload: longest silence of the background, s (age limit + work / s)", longest,
                    f"<= {AGE_LIMIT_S + 1 / capacity / SHARE:.1f}")

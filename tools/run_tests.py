@@ -6,11 +6,14 @@ Steps, in this order:
     tidy      tests/tidy: its own tests, then the rules over the tree (the parts that need a build come with `rules`)
     release   gcc: everything
     rules     tidy once more, with what release built: exported symbols, documented options
-    asan      gcc with AddressSanitizer and UBSan: everything but what is marked long
+    asan      gcc with AddressSanitizer and UBSan: everything
     tsan      gcc with ThreadSanitizer: the rooms that have threads, without the tests marked slow; and what is marked tsan
     clang     clang-14: no warning, and the tests that are not marked slow
     fuzz      clang-14 with libFuzzer: each fuzzer for 60 s, two at a time
-    lint      clang-tidy (only with --long)
+With --long, which `make test-long` gives, what takes too long for every day:
+    fuzz      each fuzzer for 300 s
+    long      gcc: what is marked long; nothing else runs that
+    lint      clang-tidy
 
 A count is a test function, not a program: cmocka's own lines are read where a program prints them, "ok" and "not ok" lines of the Python
 checks too. A program that fails without such lines counts one; so does a step that cannot be built, or that ran nothing. The last
@@ -177,10 +180,18 @@ def step_preset(preset, *selection):
         if problem:
             result.fail(problem)
             return result
-        # Long tests measure: what they say under a sanitizer is of no use to anybody.
-        long = options.long and preset == "release"
-        return ctest(preset, *selection, *([] if long else ["-LE", "^long$"]))
+        return ctest(preset, *selection, "-LE", "^long$")
     return run
+
+
+def step_long(options):
+    """In release only: long tests measure, and what they say under a sanitizer is of no use to anybody."""
+    problem = build("release")
+    if problem:
+        result = Tally()
+        result.fail(problem)
+        return result
+    return ctest("release", "-L", "^long$", name="long")
 
 
 def step_quick(preset, *selection):
@@ -268,8 +279,12 @@ STEPS = {
     "tsan": step_tsan,
     "clang": step_quick("clang"),
     "fuzz": step_fuzz,
+    "long": step_long,
     "lint": step_lint,
 }
+
+
+LONG = ("long", "fuzz", "lint")  # of make test-long; fuzz is in both
 
 
 def add_rows(options, name, tally, seconds):
@@ -287,7 +302,7 @@ def add_rows(options, name, tally, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--long", action="store_true", help="with the tests marked long, 300 s a fuzzer, and clang-tidy")
+    parser.add_argument("--long", action="store_true", help="what takes too long for every day: " + ", ".join(LONG))
     parser.add_argument("--fuzz-seconds", type=int, default=0)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"only these: {' '.join(STEPS)}")
     options = parser.parse_args()
@@ -295,7 +310,7 @@ def main():
     if unknown:
         parser.error(f"no such step: {' '.join(sorted(unknown))}")
     names = [name for name in STEPS if name in options.steps] or [
-        name for name in STEPS if name != "lint" or options.long]
+        name for name in STEPS if (name in LONG if options.long else name not in LONG or name == "fuzz")]
     options.report = report.Report("test-long" if options.long else "test")
     total = Tally()
     begun = time.monotonic()

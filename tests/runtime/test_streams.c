@@ -83,7 +83,7 @@ static void reactive_preempts_background(void **state) {
   static ask back, front;
   static engine_answer alone, got;
   engine e = open_with((troika_runtime_options){0});
-  make_ask(&e, &back, "Background:", 2900, TROIKA_PROACTIVE);
+  make_ask(&e, &back, "Background:", 1500, TROIKA_PROACTIVE);
   make_ask(&e, &front, "Front:", 64, TROIKA_REACTIVE);
   back.q.no_prefix_cache = front.q.no_prefix_cache = true;
   engine_ask(&e, &back.q, &alone);
@@ -122,8 +122,8 @@ static void raised_goes_first(void **state) {
   static ask a, b;
   static engine_answer got;
   engine e = open_with((troika_runtime_options){.parallel = 2});
-  make_ask(&e, &a, "A:", 2900, TROIKA_PROACTIVE);
-  make_ask(&e, &b, "B:", 2900, TROIKA_PROACTIVE);
+  make_ask(&e, &a, "A:", 1500, TROIKA_PROACTIVE);
+  make_ask(&e, &b, "B:", 1500, TROIKA_PROACTIVE);
   troika_stream *x = engine_stream(&e), *y = engine_stream(&e);
   submit(x, &a);
   wait_for(x, TROIKA_STREAM_PREFILL, 256);
@@ -276,7 +276,7 @@ static void deadlines_end_requests(void **state) {
   static ask a;
   static engine_answer got;
   engine e = open_with((troika_runtime_options){0});
-  make_ask(&e, &a, "A:", 2900, TROIKA_REACTIVE);
+  make_ask(&e, &a, "A:", 1500, TROIKA_REACTIVE);
   a.q.first_deadline_ns = 30000000;
   engine_ask(&e, &a.q, &got);
   assert_true(got.end.status == TROIKA_DEADLINE || got.end.status == TROIKA_BUSY);
