@@ -111,6 +111,12 @@ typedef struct troika_request {
                                asked for it: it counts for order, but is no reason to refuse */
   uint32_t expected_tokens; /* [0: not known] of the answer: for order and admission only */
   bool shortenable;         /* [false] under pressure a new request may get fewer max_tokens */
+  /* When the conversation goes on, which decides what its pages are worth once the request has ended:
+   * ns from that end, or how many requests of its workflow come before, each as long as requests
+   * take here. */
+  int64_t next_use_ns;  /* [0: not known] */
+  uint32_t next_steps;  /* [0: not known]; next_use_ns wins */
+  bool last_turn;       /* [false] the session ends with this request */
   uint64_t cache_scope; /* [0] whose cached prefixes it may use and leaves its own to: nothing is
                            shared between two scopes, not even by time */
   /* [NULL] Another stream of this runtime, whose present request is the same one (a retry): this

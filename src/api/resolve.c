@@ -241,6 +241,12 @@ void api_resolved_apply(const api_resolved *resolved, troika_request *engine) {
                                 ? resolved->expected_tokens
                                 : engine->max_tokens;
   engine->shortenable = resolved->shortenable;
+  /* For the engine 0 is "not known"; no step before it is "at once". */
+  int64_t next_ms = resolved->next_use_ms, steps = resolved->steps_to_execution;
+  bool at_once = next_ms == 0 || (next_ms < 0 && steps == 0);
+  engine->next_use_ns = at_once ? 1 : next_ms > 0 ? next_ms * 1000000 : 0;
+  engine->next_steps = steps > 0 ? (uint32_t)steps : 0;
+  engine->last_turn = resolved->session_final;
   engine->cache_scope = resolved->scope;
 }
 

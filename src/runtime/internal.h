@@ -92,7 +92,9 @@ typedef struct request {
   _Atomic uint32_t attaching; /* of those: whose ATTACH is still in the mailbox */
   sample_params params;       /* bias points into this allocation */
   uint32_t prompt_n, expected;
-  bool ignore_eos, no_prefix_cache, child, may_react, shortenable, hinted;
+  bool ignore_eos, no_prefix_cache, child, may_react, shortenable, hinted, last_turn;
+  uint32_t next_steps;
+  int64_t next_use_ns;
   uint8_t urgency; /* when it was submitted: 0 proactive, 1 inherited, 2 reactive */
   uint64_t session, parent, scope;
   int64_t submit_ns, first_deadline_ns, done_deadline_ns; /* INT64_MAX: none */
@@ -228,6 +230,7 @@ struct troika_runtime {
   sched_action *actions;
   uint32_t actions_capacity;
   uint32_t mean_answer[2]; /* tokens, 16.16; by class: what is expected of one that does not say */
+  int64_t request_ns;      /* from submit to end, on average: an eighth of it is the last one's */
   int64_t decided_ns, queue_shown_ns;
   uint64_t made[2];   /* tokens, by class */
   uint32_t traced[3]; /* the last values of the timeline's counters */

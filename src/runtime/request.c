@@ -11,6 +11,9 @@
  * that a request without max_tokens does not keep others out for an answer it will never give. */
 enum { PROMISE_AHEAD = 64 };
 
+/* That the pages of one that has ended are used again, in 1/1000; priors of scheduling.md 6. */
+enum { CHANCE = 100, CHANCE_SESSION = 500, CHANCE_HINTED = 800 };
+
 /* ---- finding ---- */
 
 request *request_by_id(troika_runtime *rt, uint32_t id) {
@@ -230,6 +233,28 @@ bool request_grow(troika_runtime *rt, request *r) {
   return true;
 }
 
+/* What its pages will be worth: V of scheduling.md 6. */
+static void claim_pages(troika_runtime *rt, const request *r, uint32_t p, int64_t next_use_ns) {
+  int64_t span = cost_prefill(&rt->costs, rt->span_rows, 0);
+  kv_claim_hint claim = {.w = r->band == SCHED_BAND_P ? 1 : 4,
+                         .p = p,
+                         .cost_ns_per_token = (uint64_t)(span / rt->span_rows),
+                         .next_use_ns = next_use_ns};
+  kv_hint(rt->pages, r->seq, &claim);
+}
+
+static void claim_by_hints(troika_runtime *rt, const request *r, int64_t now) {
+  int64_t next = r->next_use_ns, most = INT64_MAX - now;
+  if (!next && r->next_steps)
+    next = rt->request_ns > most / r->next_steps ? most : rt->request_ns * r->next_steps;
+  if (r->last_turn)
+    claim_pages(rt, r, CHANCE, INT64_MAX);
+  else if (next)
+    claim_pages(rt, r, CHANCE_HINTED, now + (next < most ? next : most));
+  else
+    claim_pages(rt, r, r->session ? CHANCE_SESSION : CHANCE, INT64_MAX);
+}
+
 static void release_place(troika_runtime *rt, request *r) {
   kv_publish(rt->pages, r->seq, r->scope, r->tokens, r->computed, r->prompt_n);
   kv_sequence_close(rt->pages, r->seq);
@@ -252,16 +277,6 @@ static void find_prefix(troika_runtime *rt, request *r, bool again) {
   if (!again) r->cached = r->computed;
 }
 
-/* What its pages will be worth: V of scheduling.md 6. */
-static void hint(troika_runtime *rt, const request *r) {
-  int64_t span = cost_prefill(&rt->costs, rt->span_rows, 0);
-  kv_claim_hint claim = {.w = r->band == SCHED_BAND_P ? 1 : 4,
-                         .p = r->session ? 500 : 100,
-                         .cost_ns_per_token = (uint64_t)(span / rt->span_rows),
-                         .next_use_ns = INT64_MAX};
-  kv_hint(rt->pages, r->seq, &claim);
-}
-
 void request_admit(troika_runtime *rt, request *r) {
   uint32_t place = 0;
   while (rt->places[place]) place++;
@@ -279,7 +294,6 @@ void request_admit(troika_runtime *rt, request *r) {
   rt->places[place] = r;
   bool again = r->start_ns != 0;
   find_prefix(rt, r, again);
-  hint(rt, r);
   pthread_mutex_lock(&rt->stats_lock);
   if (!again && !r->no_prefix_cache) {
     rt->stats.cached_tokens += r->cached;
@@ -293,6 +307,7 @@ void request_admit(troika_runtime *rt, request *r) {
  * as what they are. */
 void request_suspend(troika_runtime *rt, request *r) {
   CHECK(!r->launch && r->state != REQUEST_QUEUED);
+  claim_pages(rt, r, CHANCE_HINTED, clock_now(rt->clock));
   release_place(rt, r);
   r->computed = r->promised = 0;
   r->state = REQUEST_QUEUED;
@@ -329,10 +344,14 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
                  const char *text) {
   int64_t now = clock_now(rt->clock);
   CHECK(!r->launch);
-  if (r->state == REQUEST_QUEUED)
+  if (r->state == REQUEST_QUEUED) {
     queue_remove(rt, r);
-  else
+  } else {
+    claim_by_hints(rt, r, now);
     release_place(rt, r);
+  }
+  if (finish != TROIKA_FINISH_CANCELLED && !status)
+    rt->request_ns += (now - r->submit_ns - rt->request_ns) / (rt->request_ns ? 8 : 1);
   r->finish = finish;
   if (status) error_set(&r->error, status, "%s", text);
   account_end(r, now);

@@ -106,6 +106,9 @@ static troika_status check_request(const troika_runtime *rt, const troika_reques
     return error_set(
         err, TROIKA_INVALID, "a deadline is %lld ns after submit",
         (long long)(q->first_deadline_ns < 0 ? q->first_deadline_ns : q->done_deadline_ns));
+  if (q->next_use_ns < 0)
+    return error_set(err, TROIKA_INVALID, "next_use_ns is %lld, wanted at least 0",
+                     (long long)q->next_use_ns);
   for (uint32_t i = 0; i < q->bias_n; i++)
     if (q->bias[i].token < 0 || (uint32_t)q->bias[i].token >= rt->g->vocab ||
         !isfinite(q->bias[i].bias))
@@ -140,6 +143,9 @@ static request *request_create(troika_runtime *rt, const troika_request *q, troi
   r->may_react = q->may_react;
   r->shortenable = q->shortenable;
   r->hinted = q->deadline_hinted;
+  r->next_use_ns = q->next_use_ns;
+  r->next_steps = q->next_steps;
+  r->last_turn = q->last_turn;
   r->session = q->session;
   r->parent = q->parent;
   r->scope = q->cache_scope;

@@ -480,6 +480,8 @@ static void test_apply(void **state) {
                       .first_deadline_ns = 7,
                       .done_deadline_ns = 8,
                       .expected_tokens = 90,
+                      .next_use_ms = -1,
+                      .steps_to_execution = -1,
                       .shortenable = true,
                       .scope = 11};
   troika_request_init(&e);
@@ -490,6 +492,21 @@ static void test_apply(void **state) {
   e.max_tokens = 16;
   api_resolved_apply(&who, &e);
   assert_int_equal(e.expected_tokens, 16);
+  static const struct {
+    int64_t next_use_ms, steps, next_use_ns;
+    uint32_t next_steps;
+  } uses[] = {{-1, -1, 0, 0}, {0, -1, 1, 0}, {-1, 0, 1, 0}, {500, 0, 500000000, 0}, {-1, 3, 0, 3}};
+  for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+    who.next_use_ms = uses[i].next_use_ms;
+    who.steps_to_execution = uses[i].steps;
+    api_resolved_apply(&who, &e);
+    assert_int_equal(e.next_use_ns, uses[i].next_use_ns);
+    assert_int_equal(e.next_steps, uses[i].next_steps);
+  }
+  assert_false(e.last_turn);
+  who.session_final = true;
+  api_resolved_apply(&who, &e);
+  assert_true(e.last_turn);
 }
 
 static void test_malformed(void **state) {

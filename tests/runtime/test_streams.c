@@ -235,6 +235,35 @@ static void shared_prefix_is_computed_once(void **state) {
   engine_close(&e);
 }
 
+/* The pool holds two of three prompts. What is needed soon stays, though it was used before. */
+static void hints_decide_what_stays_cached(void **state) {
+  (void)state;
+  static ask soon, late, other;
+  static engine_answer got;
+  enum { TOKEN_BYTES = 23040 }; /* K and V of 30 layers, 3 heads of 64, in 16 bits */
+  engine e = open_with((troika_runtime_options){
+      .parallel = 1, .context = 1024, .kv_bytes = UINT64_C(2000) * TOKEN_BYTES});
+  make_ask(&e, &soon, "Soon:", 600, TROIKA_PROACTIVE);
+  make_ask(&e, &late, "Late:", 600, TROIKA_PROACTIVE);
+  make_ask(&e, &other, "Other:", 900, TROIKA_PROACTIVE);
+  soon.q.next_use_ns = INT64_C(1000000000);
+  late.q.next_steps = 100000; /* some seconds each */
+  engine_ask(&e, &soon.q, &got);
+  engine_ask(&e, &late.q, &got);
+  engine_ask(&e, &other.q, &got);
+  engine_ask(&e, &soon.q, &got);
+  assert_true(got.end.cached_tokens >= 576);
+  engine_ask(&e, &late.q, &got);
+  assert_true(got.end.cached_tokens < 576);
+  late.q.next_use_ns = -1;
+  troika_error err = {0};
+  troika_stream *s = engine_stream(&e);
+  assert_int_equal(troika_stream_submit(s, &late.q, &err), TROIKA_INVALID);
+  assert_non_null(strstr(err.text, "next_use_ns is -1"));
+  troika_stream_close(&s);
+  engine_close(&e);
+}
+
 /* One runs, two wait: no more background, but the person gets in, and the newest of it goes. */
 static void full_queue(troika_class background) {
   static ask a[5];
@@ -293,6 +322,7 @@ int main(void) {
                                      cmocka_unit_test(suspended_waits),
                                      cmocka_unit_test(attached_reads_all),
                                      cmocka_unit_test(shared_prefix_is_computed_once),
+                                     cmocka_unit_test(hints_decide_what_stays_cached),
                                      cmocka_unit_test(full_queue_takes_the_person),
                                      cmocka_unit_test(deadlines_end_requests)};
   return cmocka_run_group_tests(tests, NULL, NULL);
