@@ -56,16 +56,17 @@ static void settle_accounts(decision *d) {
         m->x_ns -= passed;
         m->x_spent_ns += passed;
       } else if (m->pays[i] == SCHED_PAYS_CREDIT) {
-        m->credit_ns -= passed;
+        m->credit_ns -= min_ns(passed, max_ns(m->credit_ns + 2 * m->pass1_ns, 0));
       }
     }
     int64_t earned = ratio_of(passed, d->c->background_share);
     m->x_ns += earned;
     m->x_earned_ns += earned;
+  } else if (m->credit_ns < 0) {
+    m->credit_ns = min_ns(m->credit_ns + passed, 0);
   }
   m->x_ns = min_ns(m->x_ns, max_ns(4 * d->c->preempt_ns, 2 * m->pass1_ns));
   if (m->credit_ns > 2 * m->pass1_ns) m->credit_ns = 2 * m->pass1_ns;
-  if (m->credit_ns < -2 * m->pass1_ns) m->credit_ns = -2 * m->pass1_ns;
 }
 
 /* What was admitted is waited for once; and not twice in a row while others give way: however they
