@@ -111,9 +111,9 @@ typedef struct troika_request {
                                asked for it: it counts for order, but is no reason to refuse */
   uint32_t expected_tokens; /* [0: not known] of the answer: for order and admission only */
   bool shortenable;         /* [false] under pressure a new request may get fewer max_tokens */
-  /* When the conversation goes on, which decides what its pages are worth once the request has ended:
-   * ns from that end, or how many requests of its workflow come before, each as long as requests
-   * take here. */
+  /* When the conversation goes on, which decides what its pages are worth after this request: ns
+   * from its end, or how many requests of its workflow come before, each as long as requests take
+   * here. */
   int64_t next_use_ns;  /* [0: not known] */
   uint32_t next_steps;  /* [0: not known]; next_use_ns wins */
   bool last_turn;       /* [false] the session ends with this request */
