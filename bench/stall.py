@@ -4,8 +4,8 @@
 
 Once the long prompt is background (proactive), once another person's (reactive); a llama.cpp server knows no such difference and has one
 row. The gap is the longest time between two emissions of the streaming answer from the arrival of the long prompt to its first token, or
-to the end of the answer. It is set against the same answer's own time per token before the arrival; and against an answer that streams
-for as long with nothing arriving, whose largest gap is the machine's own.
+to the end of the answer. In each round an answer streams for as long with nothing arriving. Its largest gap is the machine's own; and its
+time per token around the same token is what a gap is set against, since a token takes longer the more came before it.
 """
 import contextlib
 import itertools
@@ -20,6 +20,7 @@ STREAM_IN, BIG_OUT, BEFORE_S = 64, 16, 1.5
 PARALLEL, CONTEXT = 2, 8192
 LIMIT_S = 300
 NOTHING = "nothing arrives"
+AROUND = 50  # tokens before and behind one, over which its time is taken
 
 
 class Trial:
@@ -33,13 +34,27 @@ class Trial:
             raise servers.ServerError(f"{load.server.label}: the answer was over before there was anything to see: a longer one is "
                                       "needed: --stream")
         self.tpot = 1000 * (before[-1] - before[0]) / (len(before) - 1)
-        self.gaps = [1000 * (b - a) for a, b in itertools.pairwise(marks) if b > begin and a < end]
+        self.times = times
+        self.gaps, self.places = [], []  # places: tokens before each gap
+        place = 0
+        for a, b in itertools.pairwise(marks):
+            while times[place] <= a and place + 1 < len(times):
+                place += 1
+            if b > begin and a < end:
+                self.gaps.append(1000 * (b - a))
+                self.places.append(place)
         self.overlap = min(marks[-1], end) - begin
         self.ttft = ttft
 
-    def over(self, limit):
-        """Gaps longer than that, of a thousand."""
-        return 1000 * sum(gap > limit for gap in self.gaps) / len(self.gaps)
+    def tpot_at(self, place):
+        """Time per token around that one."""
+        low = max(0, min(place, len(self.times) - 1) - AROUND)
+        high = min(low + 2 * AROUND, len(self.times) - 1)
+        return 1000 * (self.times[high] - self.times[low]) / (high - low)
+
+    def in_limits(self, alone, bound):
+        """Each gap by 2 x TPOT + bound, TPOT as in the trial `alone` at the same place."""
+        return [gap / (2 * alone.tpot_at(place) + bound) for gap, place in zip(self.gaps, self.places)]
 
 
 def undisturbed(load, stream_out, seconds):
@@ -71,18 +86,21 @@ def once(load, kind, big_in, stream_out):
     return Trial(load, stream.token_times(), big.begun, first, 1000 * (first - big.begun))
 
 
-def rows(figures, name, kind, trials, bound):
-    """trials: of one engine and class."""
-    tpot, gaps = stats.median(t.tpot for t in trials), [max(t.gaps) for t in trials]
+def rows(figures, name, kind, trials, alone, bound):
+    """trials: of one engine and class; alone: ours of the same rounds in which nothing arrived, None for a peer."""
+    gaps = [max(t.gaps) for t in trials]
     head = f"{name}, {kind}: "
-    limit = 2 * tpot + (bound or 0)
-    wanted = f"<= {limit:.3f}" if bound is not None and kind != NOTHING else ""
-    figures.figure(head + "time per token before, ms", tpot, spread=stats.spread([t.tpot for t in trials]))
-    figures.figure(head + "largest gap, median of trials, ms" + (" (2 x TPOT + bound)" if wanted else ""), stats.median(gaps), wanted,
-                   stats.spread(gaps))
+    figures.figure(head + "time per token before, ms", stats.median(t.tpot for t in trials), spread=stats.spread([t.tpot for t in trials]))
+    figures.figure(head + "largest gap, median of trials, ms", stats.median(gaps), spread=stats.spread(gaps))
     figures.figure(head + "largest gap of all trials, ms", max(gaps))
     figures.figure(head + "gap, P99, ms", stats.quantile([gap for t in trials for gap in t.gaps], 0.99))
-    figures.figure(head + "gaps longer than 2 x TPOT + bound, of 1,000", stats.mean(t.over(limit) for t in trials))
+    if alone:
+        shares = [t.in_limits(a, bound) for t, a in zip(trials, alone)]
+        figures.figure(head + "largest gap / (2 x TPOT there + bound), median of trials", stats.median(max(s) for s in shares),
+                       "" if kind == NOTHING else "<= 1", stats.spread([max(s) for s in shares]))
+        figures.figure(head + "gap / (2 x TPOT there + bound), P99", stats.quantile([share for s in shares for share in s], 0.99))
+        figures.figure(head + "gaps longer than 2 x TPOT there + bound, of 1,000",
+                       stats.mean(1000 * sum(share > 1 for share in s) / len(s) for s in shares))
     if kind == NOTHING:
         return
     figures.figure(head + "answer and long prompt overlapped, least, s", min(t.overlap for t in trials))
@@ -136,7 +154,7 @@ def main():
             figures.figure(f"{label}, {engines[0].label}: bound of preemption as printed, ms"
                            + ("" if bound is not None else " (not reported, taken as 0)"), bound)
             for (index, kind), ts in seen.items():
-                rows(figures, f"{label}, {engines[index].label}", kind, ts, (bound or 0.0) if index == 0 else None)
+                rows(figures, f"{label}, {engines[index].label}", kind, ts, seen[0, NOTHING] if index == 0 else None, bound or 0.0)
     return figures.finish()
 
 

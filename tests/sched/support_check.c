@@ -60,10 +60,14 @@ static int64_t longest(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
+/* X pays a row that joins when it is launched, by what was predicted, and a launch of its own as time
+ * passes, by what it takes. */
 static void check_accounts(sim *s, const sched_memory *before) {
   const sched_memory *m = &s->memory;
   int64_t d = s->p->config.preempt_ns, s_ns = longest(before->pass1_ns, m->pass1_ns);
   int64_t cap = longest(4 * d, 2 * s_ns), floor = longest(s->longest_background_ns, 1);
+  for (size_t i = 0; i < s->n_actions; i++)
+    if (s->actions[i].kind == SCHED_LAUNCH) floor = longest(floor, s->actions[i].ns);
   sim_checked(s, INV_ACCOUNTS, m->x_ns < 0 ? ratio(-m->x_ns, floor) : ratio(m->x_ns, cap));
   if (m->x_ns > cap || m->x_ns < -floor)
     sim_violation(s, INV_ACCOUNTS, false, "X is %.3f ms: wanted -%.3f..%.3f ms",
@@ -193,10 +197,10 @@ void sim_check_launch(sim *s, sim_launch *l) {
     s->longest_iteration_ns = longest(s->longest_iteration_ns, l->allowed_ns);
     if (s->step % PASSES_EVERY == 0 || s->step % 37 == 0) passes(s, l, &reactive, total);
   }
-  /* Charged as time passes: what it really takes, in company. */
+  int64_t takes = longest(total, times(total, s->p->truth[d]));
   if (all.gen_rows > reactive.gen_rows || (l->v.prompt_rows && !reactive_span))
-    s->longest_background_ns = longest(
-        s->longest_background_ns, times(total, s->p->truth[d]) * (s->p->n_devices > 1 ? 2 : 1));
+    s->longest_background_ns =
+        longest(s->longest_background_ns, takes * (s->p->n_devices > 1 ? 2 : 1)); /* in company */
   s->longest_launch_ns = longest(s->longest_launch_ns, total);
   check_promoted(s);
   for (uint32_t i = 0; i < s->n_active; i++) {
