@@ -60,8 +60,8 @@ static int64_t longest(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-/* X pays a row that joins when it is launched, by what was predicted, and a launch of its own as time
- * passes, by what it takes. */
+/* X pays a row that joins when it is launched, by what was predicted, and a launch of its own as
+ * time passes, by what it takes. */
 static void check_accounts(sim *s, const sched_memory *before) {
   const sched_memory *m = &s->memory;
   int64_t d = s->p->config.preempt_ns, s_ns = longest(before->pass1_ns, m->pass1_ns);
