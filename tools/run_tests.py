@@ -282,9 +282,8 @@ STEPS = {
     "long": step_long,
     "lint": step_lint,
 }
-
-
-LONG = ("long", "fuzz", "lint")  # of make test-long; fuzz is in both
+DAILY = ("tidy", "release", "rules", "asan", "tsan", "clang", "fuzz")
+LONG = ("fuzz", "long", "lint")
 
 
 def add_rows(options, name, tally, seconds):
@@ -309,8 +308,7 @@ def main():
     unknown = set(options.steps) - set(STEPS)
     if unknown:
         parser.error(f"no such step: {' '.join(sorted(unknown))}")
-    names = [name for name in STEPS if name in options.steps] or [
-        name for name in STEPS if (name in LONG if options.long else name not in LONG or name == "fuzz")]
+    names = [name for name in STEPS if name in options.steps] or (LONG if options.long else DAILY)
     options.report = report.Report("test-long" if options.long else "test")
     total = Tally()
     begun = time.monotonic()
@@ -330,7 +328,7 @@ def main():
     # Once more, in short: of a long log people keep the end.
     for note in total.notes:
         lines = note.splitlines()
-        told = [line for line in lines[1:] if re.match(r"not ok|\[  FAILED|http_bytes: |.*(internal error|ERROR|SUMMARY|Sanitizer)", line)]
+        told = [line for line in lines[1:] if re.match(r"not ok|\[  FAILED|.*(internal error|ERROR|SUMMARY|Sanitizer)", line)]
         print("\n".join(line[:400] for line in lines[:1] + told[:6]), flush=True)
     print(total, flush=True)
     return 1 if total.failed else 0

@@ -88,7 +88,8 @@ static void account(decision *d, const urgent *u, const batch *b) {
   m->pass1_ns = u->iteration_ns;
   m->piggybacked += b->n - b->n_reactive - (b->promoted != SCHED_NONE) + b->ride_rows;
   int64_t cap = 2 * u->iteration_ns, credit = m->credit_ns + stretched_ns(u) - b->unpromoted_ns;
-  m->credit_ns = min_ns(credit, cap); /* a fixed B_cap overdraws it: fewer gaps pay that back */
+  /* A fixed B_cap overdraws it: fewer gaps pay that back. */
+  m->credit_ns = max_ns(min_ns(credit, cap), -(SCHED_NEVER / 4));
   if (b->promoted == SCHED_NONE) return;
   m->x_ns -= b->total_ns - b->unpromoted_ns;
   m->x_spent_ns += b->total_ns - b->unpromoted_ns;

@@ -45,7 +45,9 @@ bool sched_act(decision *d, sched_action action) {
 }
 
 /* Time that a promoted launch took from reactive work is X's, time of a gap the credit's. They are
- * charged as it passes, so that a launch stopped early costs what it took. */
+ * charged as it passes, so that a launch stopped early costs what it took; of a gap no more than
+ * 2 S below 0, since a machine that stood still is not the background's debt. Time without reactive
+ * work is the background's anyway, so it pays what is owed. */
 static void settle_accounts(decision *d) {
   sched_memory *m = d->m;
   int64_t then = m->decisions ? m->then_ns : d->now;

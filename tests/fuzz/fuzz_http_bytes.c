@@ -246,7 +246,7 @@ static client pending[PENDING_MAX];
 static size_t pending_n;
 
 static void fail_of(const client *c, const char *problem) {
-  fprintf(stderr, "http_bytes: %s, for the input \"", problem);
+  fprintf(stderr, "http_bytes: ERROR: %s, for the input \"", problem);
   for (size_t i = 0; i < c->input_len; i++) {
     unsigned char b = (unsigned char)c->input[i];
     fprintf(stderr, b >= 0x20 && b < 0x7f && b != '"' && b != '\\' ? "%c" : "\\x%02x", b);
@@ -275,7 +275,7 @@ static bool connected(int fd, const struct sockaddr_in *to) {
   struct pollfd p = {.fd = fd, .events = POLLOUT};
   if (problem == EINTR && poll_one(&p, END_MS) == 1)
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &len);
-  if (problem) fprintf(stderr, "http_bytes: cannot connect: %s\n", strerror(problem));
+  if (problem) fprintf(stderr, "http_bytes: ERROR: cannot connect: %s\n", strerror(problem));
   return problem == 0;
 }
 
@@ -348,13 +348,13 @@ static void look_after(size_t most) {
 /* Who could be to blame, for whoever reads the log. */
 static void say_state(const char *asked, const char *answer) {
   pthread_mutex_lock(&lock);
-  fprintf(
-      stderr,
-      "http_bytes: no answer to %s, only \"%s\"; %u connections, %u exchanges, %zu pending; the "
-      "worker has %zu more, room %d, and is busy with %s %s (gone %d)\n",
-      asked, answer, http_server_connections(server), http_server_exchanges(server), pending_n,
-      waiting_n, room, busy_with ? http_method(busy_with) : "nothing",
-      busy_with ? http_path(busy_with) : "", busy_with && http_gone(busy_with));
+  fprintf(stderr,
+          "http_bytes: ERROR: no answer to %s, only \"%s\"; %u connections, %u exchanges, %zu "
+          "pending; the "
+          "worker has %zu more, room %d, and is busy with %s %s (gone %d)\n",
+          asked, answer, http_server_connections(server), http_server_exchanges(server), pending_n,
+          waiting_n, room, busy_with ? http_method(busy_with) : "nothing",
+          busy_with ? http_path(busy_with) : "", busy_with && http_gone(busy_with));
   pthread_mutex_unlock(&lock);
   for (size_t i = 0; i < pending_n; i++)
     fprintf(stderr, "pending: %zu bytes came to \"%.*s\"\n", pending[i].answers_len,
