@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """clients.py - the crowd itself: one process, one event loop, N clients that draw one behaviour after another from a seed.
 
-Standard input is one JSON object: {"port", "clients", "seconds", "seed", "patience_s", "body_max", "tokens_share", "known"}. When the time
-is over all connections are cut at once, wherever they are. Prints {"requests", "behaviours", "statuses", "mistakes", "examples",
-"processor_s"}.
+Standard input is one JSON object: {"port", "clients", "seconds", "seed", "patience_s", "body_max", "tokens_share", "pauses", "known"}.
+When the time is over all connections are cut at once, wherever they are. Prints {"requests", "behaviours", "statuses", "mistakes",
+"examples", "processor_s"}.
 """
 import asyncio
 import collections
@@ -73,7 +73,8 @@ class Client:
                 self.crowd.mistake(f"{name}: the server ended the connection ({error})")
             except (OSError, KeyError, TypeError, ValueError, IndexError) as error:  # an answer of another shape
                 self.crowd.mistake(f"{name}: {type(error).__name__}: {error}")
-            await asyncio.sleep(self.told_to_wait * self.random.uniform(0.5, 1.5) + self.random.uniform(0.05, 0.4))
+            pause = self.told_to_wait * self.random.uniform(0.5, 1.5) + self.random.uniform(0.05, 0.4)
+            await asyncio.sleep(self.crowd.settings["pauses"] * pause)
             self.told_to_wait = 0
 
 

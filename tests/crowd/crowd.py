@@ -8,7 +8,8 @@ questions, an orderly end without a sanitizer's finding. The clients are of both
 kinds. Prints "ok NAME | WANTED | MEASURED" (or "not ok ...") for each figure; --report also writes build/reports/crowd.json.
 
 --light is for servers built with sanitizers: the same behaviours with fewer tokens of a model with fewer layers (shallow.py), more
-patience, and no bounds on time and memory.
+patience, and no bounds on time and memory. Who asks pauses longer, as the server takes longer: where people alone ask for more than it can
+do, the background has nothing (no P ever delays the admission of R), and nothing of it is tested.
 """
 import argparse
 import json
@@ -199,7 +200,8 @@ def median_near(samples, at, width):
 def let_loose(server, options, known):
     """Crowd and prober; what they counted, and the server's memory over time."""
     settings = {"port": server.port, "clients": options.clients, "seconds": options.seconds, "seed": options.seed, "known": known,
-                "body_max": BODY_MAX, "patience_s": 180 if options.light else 60, "tokens_share": 0.05 if options.light else 1}
+                "body_max": BODY_MAX, "patience_s": 180 if options.light else 60, "tokens_share": 0.05 if options.light else 1,
+                "pauses": 10 if options.light else 1}
     prober = start_python("prober.py", str(server.port))
     crowd = start_python("clients.py")
     try:
