@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/overload.py (make bench-overload) - twice as much work as the machine can do: who is refused, who is late?
 
-Capacity first, in proactive requests (435 tokens in, 81 out) a second. Then, for `--overload admit-first` (refuse new background before
-shortening anything) and `--overload degrade-first` (shorten what allows it first), proactive requests arrive at 2 x capacity (Poisson)
-with a deadline, half of them allowing to be shortened, beside a reactive request (160 in, 48 out) every 4 s, with a deadline too. The two
-policies take turns, each in half of the time twice.
+Capacity first, in requests a second of each of two kinds: proactive (435 tokens in, 81 out) and reactive (160 in, 128 out). Then, for
+`--overload admit-first` (refuse new background before shortening anything) and `--overload degrade-first` (shorten what allows it first),
+both kinds arrive at 1 x their own capacity each (Poisson), so at 2 x together, all with a deadline, half of either kind allowing to be
+shortened to 64 tokens. The two policies take turns, each in half of the time twice.
 """
 import random
 import sys
@@ -15,8 +15,8 @@ import common
 import servers
 import stats
 
-PROACTIVE, REACTIVE, PERIOD_S = (435, 81), (160, 48), 4.0
-PARALLEL, CONTEXT, OVERLOAD = 16, 1024, 2.0
+PROACTIVE, REACTIVE = (435, 81), (160, 128)
+PARALLEL, CONTEXT = 16, 1024
 POLICIES = ("admit-first", "degrade-first")
 
 
@@ -32,12 +32,11 @@ def headers(deadline_ms, shorten):
     return {"x-troika-deadline-ms": str(deadline_ms)} | ({"x-troika-shorten": "1"} if shorten else {})
 
 
-def run(load, seconds, settle, rate, options, rng, progress, say):
+def run(load, seconds, settle, rates, options, rng, progress, say):
     begin = time.perf_counter() + 0.02
-    for when in common.poisson(rng, rate, seconds):
-        common.open_load(load, begin, [when], "proactive", *PROACTIVE, headers=headers(options.deadline_ms, rng.random() < 0.5))
-    common.open_load(load, begin, [settle + PERIOD_S * (i + rng.uniform(0, 0.3)) for i in range(int((seconds - settle) / PERIOD_S))],
-                     "reactive", *REACTIVE, headers=headers(options.reactive_deadline_ms, False))
+    for kind, shape, deadline_ms in (("proactive", PROACTIVE, options.deadline_ms), ("reactive", REACTIVE, options.reactive_deadline_ms)):
+        for when in common.poisson(rng, rates[kind], seconds):
+            common.open_load(load, begin, [when], kind, *shape, headers=headers(deadline_ms, rng.random() < 0.5))
     at, end = begin, begin + seconds
     while at < end:
         step = min(30.0, end - at)
@@ -100,12 +99,14 @@ def main():
     if not servers.Troika(*arguments).has_option("--overload"):
         raise servers.ServerError(f"{servers.BINARY} has no option --overload; is it up to date? make build")
     figures, aside, half = common.Figures("bench-overload"), min(90.0, max(seconds / 4, 12.0)), seconds / 2
-    progress = common.Progress(aside + 2 * seconds + 4 * options.deadline_ms / 2000)
+    rates = {}
+    progress = common.Progress(2 * aside + 2 * seconds + 4 * options.deadline_ms / 2000)
     with servers.Troika(*arguments) as engine, common.Load(engine, options.seed) as load:
         load.warm_up()
-        capacity = common.capacity(load, PARALLEL, PROACTIVE, aside, aside / 3)
-        progress.say(f"{label} on {engine.label}: capacity {capacity:.3f} requests/s", aside)
-    figures.figure(f"{label}, {engine.label}: capacity, proactive requests/s", capacity)
+        for kind, shape in (("proactive", PROACTIVE), ("reactive", REACTIVE)):
+            rates[kind] = common.capacity(load, PARALLEL, shape, aside, aside / 3)
+            progress.say(f"{label} on {engine.label}: capacity {rates[kind]:.3f} {kind} requests/s", aside)
+            figures.figure(f"{label}, {engine.label}: capacity, {kind} requests/s", rates[kind])
     seen = {policy: [] for policy in POLICIES}
     for turn in range(2):
         for policy in POLICIES:
@@ -113,7 +114,7 @@ def main():
             rng = random.Random(f"{options.seed} {turn}")
             with servers.Troika(*arguments, "--overload", policy) as engine, common.Load(engine, options.seed) as load:
                 load.warm_up()
-                calls, begin, end = run(load, half, min(10.0, half / 4), OVERLOAD * capacity, options, rng, progress, policy)
+                calls, begin, end = run(load, half, min(10.0, half / 4), rates, options, rng, progress, policy)
             seen[policy].append({kind: common.outcome(calls, kind, begin, end, shortened) for kind in ("reactive", "proactive")})
             for kind, o in seen[policy][-1].items():
                 figures.answers(o.ok, policy=policy, turn=turn, kind=kind)
@@ -123,7 +124,7 @@ def main():
                                          ("proactive", options.deadline_ms, PROACTIVE)):
             row = rows(figures, f"{label}, {engine.label}, {policy}", kind, [p[kind] for p in parts], deadline_ms, shape[1])
             table.append([f"{policy}, {row[0]}"] + row[1:])
-    common.grid(f"{label}: {OVERLOAD:.0f} x capacity", ["", "requests", "failure rate", "refused", "expired", "P95, ms", "missed deadline",
+    common.grid(f"{label}: 2 x capacity", ["", "requests", "failure rate", "refused", "expired", "P95, ms", "missed deadline",
                                                         "shortened"], table)
     return figures.finish()
 

@@ -4,6 +4,8 @@
 
 #define RETRY_LEAST_NS SECOND_NS
 #define RETRY_MOST_NS (60 * SECOND_NS)
+#define PACE_WINDOW_NS (16 * SECOND_NS)
+enum { PACE_MOST = 8 };
 
 /* Others in a stopped background launch lose what they have of it, which was not emitted; a
  * reactive launch goes on soon and is waited for. */
@@ -56,6 +58,9 @@ typedef struct gate {
   int64_t ahead_ns[SCHED_BANDS]; /* work of a band that comes before who arrives in it now */
   uint32_t waiting, background;  /* that wait; of band P that hold a place and run */
   bool closed;                   /* the head of the queue waits, so all do: nobody is overtaken */
+  int64_t known_ns, left_ns;     /* work of band P, of those that an earlier decision has seen, and
+                                    of those that the next one will see */
+  bool background_waits;         /* for a place */
 } gate;
 
 /* Device time. Reactive requests decode together: only their prompts are in each other's way. */
@@ -64,12 +69,6 @@ static int64_t work_of(const decision *d, const sched_request *r) {
   if (band_of(r) != SCHED_BAND_P) return ns;
   __int128 tokens = (__int128)r->expected_left * d->token_share_ns;
   return tokens > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : ns + (int64_t)tokens;
-}
-
-static int64_t ahead_of(const gate *g, sched_band band) {
-  int64_t ns = 0;
-  for (int b = 0; b <= (int)band; b++) ns = add_ns(ns, g->ahead_ns[b]);
-  return ns;
 }
 
 /* Spread by id, so that those refused together do not come back together. */
@@ -96,22 +95,53 @@ static uint32_t error_of(const decision *d) {
   return a > b ? a : b;
 }
 
+/* What band P has to do takes longer than its device time: reactive work, iterations that are not
+ * full, the machine's other programs. How much longer is measured while some of it waits for a
+ * place, over the last 8 to 16 s; while nothing waits it does not matter, and is forgotten. */
+static void settle_pace(decision *d, const gate *g) {
+  sched_memory *m = d->m;
+  int64_t passed = m->decisions && d->now > m->then_ns ? d->now - m->then_ns : 0;
+  int64_t done = m->background_waits ? sub_ns(m->p_left_ns, g->known_ns) : passed;
+  passed = min_ns(passed, PACE_WINDOW_NS);
+  done = max_ns(-PACE_WINDOW_NS, min_ns(done, PACE_WINDOW_NS));
+  m->p_time_ns += passed;
+  m->p_work_ns = max_ns(m->p_work_ns + done, 0);
+  for (; m->p_time_ns > PACE_WINDOW_NS; m->p_time_ns /= 2) m->p_work_ns /= 2;
+  m->p_left_ns = g->left_ns;
+  m->background_waits = g->background_waits && !d->full;
+}
+
+/* ns of device time of band P as time, by the pace. */
+static int64_t at_pace(const decision *d, int64_t ns) {
+  const sched_memory *m = d->m;
+  if (m->p_time_ns < SECOND_NS || m->p_work_ns >= m->p_time_ns) return ns;
+  int64_t least = m->p_time_ns / PACE_MOST;
+  __int128 longer = (__int128)ns * m->p_time_ns / max_ns(m->p_work_ns, least);
+  return longer > SCHED_NEVER / 4 ? SCHED_NEVER / 4 : (int64_t)longer;
+}
+
+static int64_t ahead_of(const decision *d, const gate *g, sched_band band) {
+  int64_t ns = g->ahead_ns[SCHED_BAND_R];
+  if (band >= SCHED_BAND_I) ns = add_ns(ns, g->ahead_ns[SCHED_BAND_I]);
+  return band < SCHED_BAND_P ? ns : add_ns(ns, at_pace(d, g->ahead_ns[SCHED_BAND_P]));
+}
+
 /* The tests at arrival. q is the 90th percentile of the error; half of it is about the 75th. */
 static sched_reason judge(const decision *d, const gate *g, const sched_request *r,
                           int64_t *wait_ns) {
   sched_band band = band_of(r);
   uint32_t level = d->m->level, p_from = d->c->degrade_first ? 4 : 3;
-  int64_t ahead = ahead_of(g, band);
+  int64_t ahead = ahead_of(d, g, band), background = at_pace(d, g->ahead_ns[SCHED_BAND_P]);
   *wait_ns = ahead;
   if (level >= (band == SCHED_BAND_R ? 6 : band == SCHED_BAND_I ? 5 : p_from))
     return SCHED_REASON_PRESSURE;
-  if (band == SCHED_BAND_P && g->ahead_ns[band] > d->c->backlog_max_ns) {
-    *wait_ns = g->ahead_ns[band] - d->c->backlog_max_ns;
+  if (band == SCHED_BAND_P && background > d->c->backlog_max_ns) {
+    *wait_ns = background - d->c->backlog_max_ns;
     return SCHED_REASON_BACKLOG;
   }
   int64_t rest, laxity = sched_laxity(d, r, &rest);
   if (laxity == SCHED_NEVER || r->hinted) return SCHED_REASON_NONE;
-  int64_t needed = add_ns(ahead, rest);
+  int64_t needed = add_ns(ahead, band == SCHED_BAND_P ? at_pace(d, rest) : rest);
   needed = add_ns(needed, ratio_of(min_ns(needed, SCHED_NEVER / 4), error_of(d) / 2));
   if (needed <= add_ns(laxity, rest)) return SCHED_REASON_NONE;
   return SCHED_REASON_LATE;
@@ -131,15 +161,27 @@ static bool has_room(decision *d, const gate *g, uint32_t i) {
   return place && g->background < d->fill && reserve_stays(d, r);
 }
 
+/* Who is new and allows it, at level 4. */
+static bool is_shortened(const decision *d, const sched_request *r) {
+  uint32_t from = d->c->degrade_first ? 3 : 4, to = d->c->shorten_to;
+  return !r->judged && r->shortenable && d->m->level >= from && to && r->output_left > to;
+}
+
+static sched_request shortened(const decision *d, const sched_request *r) {
+  sched_request s = *r;
+  s.output_left = d->c->shorten_to;
+  if (s.expected_left > s.output_left) s.expected_left = s.output_left;
+  return s;
+}
+
+static bool tell_shortened(decision *d, const sched_request *s) {
+  sched_action told = {.kind = SCHED_SHORTEN, .request = s->id, .launch = SCHED_NONE};
+  told.rows = s->output_left;
+  return sched_act(d, told);
+}
+
 static bool admit(decision *d, gate *g, uint32_t i) {
   const sched_request *r = request_of(d, i);
-  uint32_t shorten_from = d->c->degrade_first ? 3 : 4;
-  if (!r->judged && r->shortenable && d->m->level >= shorten_from && d->c->shorten_to &&
-      r->output_left > d->c->shorten_to)
-    sched_act(d, (sched_action){.kind = SCHED_SHORTEN,
-                                .request = r->id,
-                                .rows = d->c->shorten_to,
-                                .launch = SCHED_NONE});
   if (!sched_act(d, (sched_action){.kind = SCHED_ADMIT, .request = r->id, .launch = SCHED_NONE}))
     return false;
   if (!d->admitted) d->admitted = r->id + 1;
@@ -157,30 +199,50 @@ static void limit_queue(decision *d, gate *g) {
   for (uint32_t k = d->n_live; k-- > d->n_running && d->places_held + g->waiting > most;) {
     uint32_t i = d->order[k];
     if (d->flags[i] & (OVER | GONE) || request_of(d, i)->emitted) continue;
-    refuse(d, i, SCHED_REASON_QUEUE, ahead_of(g, band_of(request_of(d, i))));
+    const sched_request *r = request_of(d, i);
+    if (band_of(r) == SCHED_BAND_P) g->left_ns = sub_ns(g->left_ns, work_of(d, r));
+    refuse(d, i, SCHED_REASON_QUEUE, ahead_of(d, g, band_of(r)));
     g->waiting--;
   }
+}
+
+/* Everybody's place in the account of the pace; who is gone or over takes no part in the rest. */
+static bool takes_part(const decision *d, gate *g, uint32_t i, int64_t work_ns) {
+  const sched_request *r = request_of(d, i);
+  bool over = d->flags[i] & OVER, gone = d->flags[i] & GONE;
+  if (band_of(r) == SCHED_BAND_P) {
+    bool known = r->judged || r->state != SCHED_QUEUED;
+    if (known) g->known_ns = add_ns(g->known_ns, work_ns);
+    if (known && !(over && gone)) g->left_ns = add_ns(g->left_ns, work_ns);
+  }
+  return !over && !gone;
 }
 
 void sched_admit(decision *d) {
   gate g = {.background = 0};
   bool claimed = false;
   for (uint32_t k = 0; k < d->n_running; k++) {
-    const sched_request *r = request_of(d, d->order[k]);
-    if (d->flags[d->order[k]] & (OVER | GONE) || r->held) continue;
-    int64_t *ahead = &g.ahead_ns[band_of(r)];
-    *ahead = add_ns(*ahead, work_of(d, r));
+    uint32_t i = d->order[k];
+    const sched_request *r = request_of(d, i);
+    int64_t work = work_of(d, r);
+    if (!takes_part(d, &g, i, work) || r->held) continue;
+    g.ahead_ns[band_of(r)] = add_ns(g.ahead_ns[band_of(r)], work);
     g.background += band_of(r) == SCHED_BAND_P;
   }
   for (uint32_t k = d->n_running; k < d->n_live && !d->full; k++) {
     uint32_t i = d->order[k];
     const sched_request *r = request_of(d, i);
+    sched_request shorter;
     sched_band band = band_of(r);
-    int64_t wait_ns = 0;
-    if (d->flags[i] & (OVER | GONE)) continue;
+    int64_t wait_ns = 0, work = work_of(d, r);
+    if (!takes_part(d, &g, i, work)) continue;
     /* Running background first, or who is admitted and who is suspended would take turns. */
     if (band == SCHED_BAND_P && !claimed) sched_claim_running(d, false);
     claimed = claimed || band == SCHED_BAND_P;
+    if (is_shortened(d, r)) {
+      shorter = shortened(d, r);
+      work = work_of(d, r = &shorter);
+    }
     sched_reason reason = SCHED_REASON_NONE;
     if (!sched_fits(r->most, d->v->pages_total))
       reason = SCHED_REASON_PAGES;
@@ -190,13 +252,17 @@ void sched_admit(decision *d) {
       refuse(d, i, reason, wait_ns);
       continue;
     }
-    g.ahead_ns[band] = add_ns(g.ahead_ns[band], work_of(d, r));
+    if (r == &shorter && !tell_shortened(d, r)) break;
+    if (band == SCHED_BAND_P && !r->judged) g.left_ns = add_ns(g.left_ns, work);
+    g.ahead_ns[band] = add_ns(g.ahead_ns[band], work);
     bool goes = !r->held && !g.closed && has_room(d, &g, i);
     if (!r->held && !goes) g.closed = true;
     if (goes && admit(d, &g, i)) continue;
     g.waiting++;
+    g.background_waits = g.background_waits || (band == SCHED_BAND_P && !r->held);
   }
   if (!claimed) sched_claim_running(d, false);
-  d->m->backlog_ns = g.ahead_ns[SCHED_BAND_P];
+  d->m->backlog_ns = at_pace(d, g.ahead_ns[SCHED_BAND_P]);
   if (!d->full) limit_queue(d, &g);
+  settle_pace(d, &g);
 }

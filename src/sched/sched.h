@@ -196,7 +196,13 @@ typedef struct sched_memory {
   uint32_t promoted_prefill, promoted_row; /* id + 1; 0: none */
   uint32_t promoted_tokens;                /* that the row may still make */
   uint32_t waited_for; /* id + 1 of the first request that the last decision admitted */
-  uint8_t reactive_runnable, reserved[3];
+  uint8_t reactive_runnable;
+  uint8_t background_waits; /* for a place */
+  uint8_t reserved[2];
+  /* Pace of band P: device time that it was given, in time in which some of it waited for a place;
+     of the last 8 to 16 s. Their quotient is what stretches its predicted times at admission. */
+  int64_t p_time_ns, p_work_ns;
+  int64_t p_left_ns; /* what was to be done when the last decision was over */
   int64_t
       until_ns[SCHED_LAUNCHES_MAX]; /* when a launch is to be stopped though nothing else happens;
                                        0: not */

@@ -277,6 +277,46 @@ static void who_would_be_late_is_told_at_arrival_only(void **state) {
   assert_int_equal(reason_of(2), SCHED_REASON_NONE);
 }
 
+/* Two requests of 100 tokens, 10 ms each: the second waits for the only place. */
+static uint8_t told_after(uint32_t seconds, uint32_t tokens, bool cancelled) {
+  scene_begin(&s);
+  s.config.places = 1;
+  sched_request *one = scene_decode(&s, SCHED_PROACTIVE);
+  one->output_left = one->expected_left = 1100;
+  sched_request *two = scene_queued(&s, SCHED_PROACTIVE, 0, 1000);
+  two->judged = one->judged = 1;
+  for (uint32_t i = 0; i <= seconds; i++) {
+    one->output_left = one->expected_left = 1100 - tokens * i;
+    one->cancelled = cancelled && i == seconds; /* and what it had to do was not done */
+    scene_decide(&s);
+    s.now += SECOND;
+  }
+  sched_request *three = scene_queued(&s, SCHED_PROACTIVE, 0, 10);
+  three->done_deadline_ns = s.now + 25 * SECOND;
+  scene_decide(&s);
+  return reason_of(3);
+}
+
+static void the_pace_of_background_is_learned(void **state) {
+  (void)state;
+  assert_int_equal(told_after(5, 100, false), SCHED_REASON_NONE); /* as predicted: 1 s a second */
+  assert_int_equal(told_after(5, 50, false), SCHED_REASON_LATE);  /* 18.5 s of work take 37 */
+  assert_int_equal(told_after(0, 50, false), SCHED_REASON_NONE);  /* nothing is known yet */
+  assert_int_equal(told_after(5, 70, true), SCHED_REASON_NONE);   /* 10.1 s of work take 15 */
+  assert_int_equal(told_after(5, 10, true), SCHED_REASON_LATE);
+  /* Nobody waits any more: what was slow is forgotten. */
+  s.view.n_requests = 1;
+  s.requests[0].cancelled = 0;
+  for (int i = 0; i < 64; i++) {
+    scene_decide(&s);
+    s.now += SECOND;
+  }
+  sched_request *two = scene_queued(&s, SCHED_PROACTIVE, 0, 10);
+  two->done_deadline_ns = s.now + 12 * SECOND;
+  scene_decide(&s);
+  assert_int_equal(reason_of(2), SCHED_REASON_NONE);
+}
+
 static void retries_are_spread(void **state) {
   (void)state;
   s.config.places = s.config.queue_max = 0;
@@ -416,6 +456,21 @@ static void levels_refuse_and_shorten_who_is_new(void **state) {
   assert_int_equal(scene_count(&s, SCHED_ADMIT), 3);
 }
 
+/* Not only who gets a place at once. */
+static void who_is_new_is_shortened_while_it_waits(void **state) {
+  (void)state;
+  s.config.places = 1;
+  s.memory.level = 4;
+  scene_decode(&s, SCHED_REACTIVE);
+  scene_queued(&s, SCHED_REACTIVE, 100, 100)->shortenable = 1;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 0);
+  assert_int_equal(scene_find(&s, SCHED_SHORTEN, 2)->rows, 16);
+  s.requests[1].judged = 1;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_SHORTEN), 0);
+}
+
 static void at_level_two_background_has_no_slack(void **state) {
   (void)state;
   scene_decode(&s, SCHED_REACTIVE);
@@ -460,6 +515,7 @@ int main(void) {
       RULE(the_queue_is_limited_newest_of_the_lowest_band),
       RULE(backlog_bounds_background),
       RULE(who_would_be_late_is_told_at_arrival_only),
+      RULE(the_pace_of_background_is_learned),
       RULE(retries_are_spread),
       RULE(a_row_without_a_page_takes_one_of_background),
       RULE(among_background_the_latest_gives_way),
@@ -469,6 +525,7 @@ int main(void) {
       RULE(who_gives_way_and_who_comes_do_not_take_turns),
       RULE(levels_rise_after_two_seconds_and_fall_after_ten),
       RULE(levels_refuse_and_shorten_who_is_new),
+      RULE(who_is_new_is_shortened_while_it_waits),
       RULE(at_level_two_background_has_no_slack),
       RULE(people_who_wait_are_pressure),
   };
