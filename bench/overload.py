@@ -91,7 +91,7 @@ def rows(figures, name, kind, parts, deadline_ms, tokens_out):
 def main():
     parser = common.parser_of(__doc__, models=["smollm2"], seconds="of each policy (default: 360; --quick: 40)")
     parser.add_argument("--deadline-ms", type=common.positive, default=30_000, help="of proactive requests (default: %(default)s)")
-    parser.add_argument("--reactive-deadline-ms", type=common.positive, default=5_000, help="of reactive ones (default: %(default)s)")
+    parser.add_argument("--reactive-deadline-ms", type=common.positive, default=10_000, help="of reactive ones (default: %(default)s)")
     options = parser.parse_args()
     seconds = options.seconds or (40 if options.quick else 360)
     label, path = common.model_of((options.model or ["smollm2"])[0])

@@ -118,6 +118,8 @@ void sched_estimate(decision *d) {
   d->n_rows_p = d->n_prefill_p = 0;
   d->fill = 1;
   d->token_share_ns = 0;
+  d->reactive_share_ns = 0;
+  d->reactive_kv = 0;
   for (int b = 0; b < SCHED_BANDS; b++) d->token_ns[b] = 0;
   for (uint32_t i = 0; i < d->n_sites; i++) {
     const site *s = &d->sites[i];
@@ -137,10 +139,13 @@ void sched_estimate(decision *d) {
     kv[background] += r->kv_bytes;
   }
   d->n_rows_p = rows[1];
+  d->n_rows_reactive = rows[0];
   if (d->decode_site == SCHED_NONE) return;
   const cost_table *t = d->sites[d->decode_site].cost;
   find_fill(d, rows[1] ? kv[1] / rows[1] : 0);
+  if (rows[0]) d->reactive_kv = kv[0] / rows[0];
   int64_t reactive = cost_decode(t, rows[0] ? rows[0] : 1, kv[0]);
+  d->reactive_share_ns = reactive / (rows[0] ? rows[0] : 1);
   d->token_ns[SCHED_BAND_R] = d->token_ns[SCHED_BAND_I] = reactive;
   uint32_t together = rows[1] < d->fill ? rows[1] + !rows[1] : d->fill;
   d->token_ns[SCHED_BAND_P] = cost_decode(t, together, rows[1] ? kv[1] / rows[1] * together : 0);

@@ -5,6 +5,7 @@
  *   order.c     requests in order, launches and devices as they stand
  *   estimate.c  predicted times: what a request still takes, fill, laxity
  *   admit.c     expire, admit, refuse
+ *   judge.c     the tests at arrival; how fast the work of a class is done
  *   pressure.c  levels of pressure
  *   pages.c     claims of pages and places, whom to suspend
  *   promote.c   aging: who is promoted, what X pays
@@ -91,11 +92,13 @@ typedef struct decision {
   uint32_t started; /* the launch that was launched or resumed last */
   /* estimates */
   uint32_t prefill_site, decode_site; /* fastest; SCHED_NONE: there is none */
-  uint32_t n_rows_p;                  /* P in DECODE, runnable */
+  uint32_t n_rows_p, n_rows_reactive; /* in DECODE, runnable */
   uint32_t n_prefill_p;               /* P in PREFILL, runnable */
   uint32_t fill;
   int64_t token_ns[SCHED_BANDS]; /* from one token of a request to its next */
-  int64_t token_share_ns;        /* device time of one token of P */
+  int64_t token_share_ns;        /* device time of one token when `fill` decode together */
+  int64_t reactive_share_ns;     /* of one token of the reactive rows that decode now */
+  uint64_t reactive_kv;          /* that one of them reads, on average */
   /* the reactive prefill: index, or SCHED_NONE; where; its stopped launch, if any */
   uint32_t rp, rp_site;
   flight *rp_flight;
@@ -171,6 +174,29 @@ static inline int64_t sched_worth_ns(const decision *d, const site *s) {
   int64_t stretch = 4 * (s->cost->stop_ns + s->cost->launch_ns);
   return min_ns(stretch, d->c->preempt_ns / 2);
 }
+
+/* judge.c */
+typedef struct todo {
+  int64_t prompts_ns; /* device time of prompts */
+  int64_t tokens;     /* after them */
+} todo;
+
+typedef struct ahead {        /* grows as the requests are looked at in their order */
+  todo bands[SCHED_BANDS];    /* of those that are to run, with and without a place */
+  uint32_t live[SCHED_BANDS]; /* them */
+  bool background_waits;      /* for a place */
+  /* Of reactive requests and of background: of those that an earlier decision has seen; of those
+   * that the next one will see. */
+  todo known[2], left[2];
+} ahead;
+void sched_add(const decision *d, todo *t, const sched_request *r, int sign);
+/* Until all that is before a request of this band is done. */
+int64_t sched_ahead_ns(const decision *d, const ahead *a, sched_band band);
+int64_t sched_backlog_ns(const decision *d, const ahead *a); /* of background alone */
+/* May it come in? *wait_ns: if not, how long until that would be another matter. */
+sched_reason sched_judge(const decision *d, const ahead *a, const sched_request *r,
+                         int64_t *wait_ns);
+void sched_settle_paces(decision *d, const ahead *a);
 
 /* admit.c, pressure.c */
 void sched_expire(decision *d);

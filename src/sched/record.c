@@ -118,9 +118,24 @@ static bool config_valid(const sched_config *c) {
 }
 
 static bool memory_valid(const sched_memory *m) {
-  int64_t times[] = {m->then_ns,   m->x_ns,      m->x_floor_ns, m->credit_ns,  m->above_ns,
-                     m->below_ns,  m->pass1_ns,  m->backlog_ns, m->x_spent_ns, m->x_earned_ns,
-                     m->p_time_ns, m->p_work_ns, m->p_left_ns};
+  int64_t times[] = {m->then_ns,
+                     m->x_ns,
+                     m->x_floor_ns,
+                     m->credit_ns,
+                     m->above_ns,
+                     m->below_ns,
+                     m->pass1_ns,
+                     m->backlog_ns,
+                     m->x_spent_ns,
+                     m->x_earned_ns,
+                     m->pace[0].time_ns,
+                     m->pace[0].work_ns,
+                     m->pace[0].prompts_ns,
+                     m->pace[0].tokens,
+                     m->pace[1].time_ns,
+                     m->pace[1].work_ns,
+                     m->pace[1].prompts_ns,
+                     m->pace[1].tokens};
   return are_times(times, sizeof times / sizeof *times) &&
          are_times(m->until_ns, SCHED_LAUNCHES_MAX);
 }

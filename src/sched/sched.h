@@ -181,6 +181,15 @@ typedef enum sched_term { /* what bounded the batch of the last iteration with r
 
 typedef enum sched_pays { SCHED_PAYS_NOTHING, SCHED_PAYS_X, SCHED_PAYS_CREDIT } sched_pays;
 
+/* How fast the work of some requests is done: its predicted time, over the time it took while there
+ * was enough of it; of the last 8 to 16 s. */
+typedef struct sched_pace {
+  int64_t time_ns, work_ns;
+  int64_t prompts_ns, tokens; /* to do when the last decision was over */
+  uint8_t enough;             /* there was then */
+  uint8_t reserved[7];
+} sched_pace;
+
 /* Plain data; all zero at start. What scheduling.md calls accounts, clocks and sticky flags; the
  * last block is for metrics only. */
 typedef struct sched_memory {
@@ -196,13 +205,8 @@ typedef struct sched_memory {
   uint32_t promoted_prefill, promoted_row; /* id + 1; 0: none */
   uint32_t promoted_tokens;                /* that the row may still make */
   uint32_t waited_for; /* id + 1 of the first request that the last decision admitted */
-  uint8_t reactive_runnable;
-  uint8_t background_waits; /* for a place */
-  uint8_t reserved[2];
-  /* Pace of band P: device time that it was given, in time in which some of it waited for a place;
-     of the last 8 to 16 s. Their quotient is what stretches its predicted times at admission. */
-  int64_t p_time_ns, p_work_ns;
-  int64_t p_left_ns; /* what was to be done when the last decision was over */
+  uint8_t reactive_runnable, reserved[3];
+  sched_pace pace[2]; /* of reactive requests; of background */
   int64_t
       until_ns[SCHED_LAUNCHES_MAX]; /* when a launch is to be stopped though nothing else happens;
                                        0: not */

@@ -317,6 +317,44 @@ static void the_pace_of_background_is_learned(void **state) {
   assert_int_equal(reason_of(2), SCHED_REASON_NONE);
 }
 
+/* Two places, both taken, 11 ms for a token of two: 1.1 s of its own, and half of that before one
+ * of them is free. */
+static void a_person_is_told_when_all_places_are_taken(void **state) {
+  (void)state;
+  s.config.places = 2;
+  for (int i = 0; i < 2; i++) {
+    sched_request *r = scene_decode(&s, SCHED_REACTIVE);
+    r->output_left = r->expected_left = 500;
+    r->judged = 1;
+  }
+  sched_request *r = scene_queued(&s, SCHED_REACTIVE, 0, 100);
+  r->done_deadline_ns = s.now + 1651 * MS;
+  scene_decide(&s);
+  assert_int_equal(reason_of(3), SCHED_REASON_NONE);
+  r->done_deadline_ns = s.now + 1649 * MS;
+  scene_decide(&s);
+  assert_int_equal(reason_of(3), SCHED_REASON_LATE);
+  /* Tokens came half as fast as that for 4 s: prompts of others were between them. */
+  s.memory = (sched_memory){0};
+  r->done_deadline_ns = SCHED_NEVER;
+  for (uint32_t i = 0; i < 5; i++) {
+    for (int k = 0; k < 2; k++)
+      s.requests[k].output_left = s.requests[k].expected_left = 500 - 45 * i;
+    r->judged = 1;
+    scene_decide(&s);
+    s.now += SECOND;
+  }
+  sched_memory before = s.memory;
+  r->judged = 0;
+  r->done_deadline_ns = s.now + 3200 * MS;
+  scene_decide(&s);
+  assert_int_equal(reason_of(3), SCHED_REASON_LATE);
+  s.memory = before;
+  r->done_deadline_ns = s.now + 3600 * MS;
+  scene_decide(&s);
+  assert_int_equal(reason_of(3), SCHED_REASON_NONE);
+}
+
 static void retries_are_spread(void **state) {
   (void)state;
   s.config.places = s.config.queue_max = 0;
@@ -516,6 +554,7 @@ int main(void) {
       RULE(backlog_bounds_background),
       RULE(who_would_be_late_is_told_at_arrival_only),
       RULE(the_pace_of_background_is_learned),
+      RULE(a_person_is_told_when_all_places_are_taken),
       RULE(retries_are_spread),
       RULE(a_row_without_a_page_takes_one_of_background),
       RULE(among_background_the_latest_gives_way),
