@@ -4,8 +4,8 @@
 
 Capacity first, in requests a second of each of two kinds: proactive (435 tokens in, 81 out) and reactive (160 in, 128 out). Then, for
 `--overload admit-first` (refuse new background before shortening anything) and `--overload degrade-first` (shorten what allows it first),
-both kinds arrive at 1 x their own capacity each (Poisson), so at 2 x together, all with a deadline, half of either kind allowing to be
-shortened to 64 tokens. The two policies take turns, each in half of the time twice.
+proactive requests arrive at 1.25 x their capacity and reactive ones at 0.75 x theirs (Poisson), so at 2 x together, all with a deadline,
+half of either kind allowing to be shortened to 64 tokens. The two policies take turns, each in half of the time twice.
 """
 import random
 import sys
@@ -16,6 +16,7 @@ import servers
 import stats
 
 PROACTIVE, REACTIVE = (435, 81), (160, 128)
+LOAD = {"proactive": 1.25, "reactive": 0.75}
 PARALLEL, CONTEXT = 16, 1024
 POLICIES = ("admit-first", "degrade-first")
 
@@ -35,7 +36,7 @@ def headers(deadline_ms, shorten):
 def run(load, seconds, settle, rates, options, rng, progress, say):
     begin = time.perf_counter() + 0.02
     for kind, shape, deadline_ms in (("proactive", PROACTIVE, options.deadline_ms), ("reactive", REACTIVE, options.reactive_deadline_ms)):
-        for when in common.poisson(rng, rates[kind], seconds):
+        for when in common.poisson(rng, LOAD[kind] * rates[kind], seconds):
             common.open_load(load, begin, [when], kind, *shape, headers=headers(deadline_ms, rng.random() < 0.5))
     at, end = begin, begin + seconds
     while at < end:

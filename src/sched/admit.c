@@ -188,6 +188,7 @@ void sched_admit(decision *d) {
     bool goes = !r->held && !g.closed && has_room(d, &g, i);
     if (!r->held && !goes) g.closed = true;
     if (goes && admit(d, &g, i)) continue;
+    if (r == &shorter) sched_wake_by(d, d->now); /* it needs fewer pages than this view says */
     g.waiting++;
     g.ahead.background_waits = g.ahead.background_waits || (band == SCHED_BAND_P && !r->held);
   }

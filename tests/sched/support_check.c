@@ -218,8 +218,8 @@ static int64_t most_truth(const sim *s) {
 
 /* From the end of one iteration with reactive rows to the end of the next, with what ran between,
  * as long as only background could be the reason. Over 16 of them in a row the credit may give back
- * what earlier ones have left (2 S at most), and X what it holds (its cap, down to one stretch
- * below 0). */
+ * what earlier ones have left (2 S at most), and X what it holds (its cap, down to one stretch,
+ * or what a promoted row costs in one iteration, below 0). */
 void sim_check_launch_end(sim *s, const sim_launch *l) {
   int64_t now = s->clock.now_ns, since = s->period_since_ns;
   if (!l->measured) return;
@@ -233,15 +233,16 @@ void sim_check_launch_end(sim *s, const sim_launch *l) {
   s->window[at].actual = clean && now - since > l->device_ns ? now - since : l->device_ns;
   s->window[at].allowed = l->allowed_ns;
   s->window[at].alone = l->alone_ns;
+  s->window[at].promoted = l->promoted_rows ? l->device_ns - l->alone_ns : 0;
   if (s->n_window < SIM_WINDOW) return;
-  int64_t actual = 0, allowed = 0, alone = 0;
+  int64_t actual = 0, allowed = 0, alone = 0, d_ns = s->p->config.preempt_ns, beyond = d_ns;
   for (uint32_t i = 0; i < SIM_WINDOW; i++) {
     actual += s->window[i].actual;
     allowed += s->window[i].allowed;
     alone = longest(alone, s->window[i].alone);
+    beyond = longest(beyond, s->window[i].promoted);
   }
-  int64_t d_ns = s->p->config.preempt_ns;
-  allowed += 2 * alone + longest(4 * d_ns, 2 * alone) + d_ns;
+  allowed += 2 * alone + longest(4 * d_ns, 2 * alone) + beyond;
   int64_t bound =
       (int64_t)(((__int128)allowed << 16) / (SCHED_ONE - (int64_t)s->p->config.background_share));
   sim_checked(s, INV_STRETCH, ratio(actual, bound));
@@ -510,11 +511,22 @@ static const sim_launch *flying_on(const sim *s, uint32_t d) {
   return NULL;
 }
 
-/* One reactive prefill at a time: who waits for another's, waits for that. */
+/* The stopped launch that it is in and that could go on; NULL. */
+static const sim_launch *stands_in(const sim *s, const sim_job *j) {
+  if (j->r.launch == SCHED_NONE || j->r.held || is_over(s, &j->r)) return NULL;
+  const sim_launch *l = &s->launches[j->r.launch];
+  return l->v.state == SCHED_STOPPED ? l : NULL;
+}
+
+/* One reactive prefill at a time, and work changes hands between chunks only: who waits for
+ * another's, waits for that. */
 static bool is_next_prefill(const sim *s, const sim_job *j) {
+  if (stands_in(s, j)) return true;
   for (uint32_t i = 0; i < s->n_active; i++) {
     const sim_job *o = &s->jobs[s->active[i]];
-    if (o == j || o->r.state != SCHED_PREFILL || !is_reactive(o) || !sim_runnable(s, o)) continue;
+    if (o == j || o->r.state != SCHED_PREFILL || !is_reactive(o)) continue;
+    if (stands_in(s, o)) return false;
+    if (!sim_runnable(s, o)) continue;
     if (sim_band(o) < sim_band(j) ||
         (sim_band(o) == sim_band(j) && o->r.prompt_left < j->r.prompt_left))
       return false;
@@ -523,7 +535,8 @@ static bool is_next_prefill(const sim *s, const sim_job *j) {
 }
 
 static bool is_blocked(const sim *s, const sim_job *j) {
-  if (!sim_runnable(s, j) || !is_reactive(j)) return false;
+  const sim_launch *own = stands_in(s, j);
+  if ((!own && !sim_runnable(s, j)) || !is_reactive(j)) return false;
   bool any = false, decode = j->r.state == SCHED_DECODE;
   if (!decode && !is_next_prefill(s, j)) return false;
   for (uint32_t d = 0; d < s->p->n_devices; d++) {
@@ -531,6 +544,7 @@ static bool is_blocked(const sim *s, const sim_job *j) {
     const sim_launch *l = flying_on(s, d);
     if (!decode && l && l->prompt_job != SCHED_NONE && is_reactive(&s->jobs[l->prompt_job]))
       return false;
+    if (own && own->v.device != d) continue;
     if (dev->lost || !(decode ? dev->decodes : dev->prefills && j->r.prompt_left >= dev->step))
       continue;
     if (!l || !is_plain_background(s, l)) return false;

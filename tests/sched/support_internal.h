@@ -99,7 +99,7 @@ struct sim {
   /* checks */
   int64_t waiting_since_ns[SCHED_DEVICES_MAX]; /* idle though something could run */
   struct {
-    int64_t actual, allowed, alone;
+    int64_t actual, allowed, alone, promoted;
   } window[SIM_WINDOW];
   uint32_t n_window;
   int64_t period_since_ns; /* end of the last iteration with reactive rows */

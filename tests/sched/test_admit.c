@@ -504,6 +504,7 @@ static void who_is_new_is_shortened_while_it_waits(void **state) {
   scene_decide(&s);
   assert_int_equal(scene_count(&s, SCHED_ADMIT), 0);
   assert_int_equal(scene_find(&s, SCHED_SHORTEN, 2)->rows, 16);
+  assert_int_equal(s.wake, s.now); /* it may fit now */
   s.requests[1].judged = 1;
   scene_decide(&s);
   assert_int_equal(scene_count(&s, SCHED_SHORTEN), 0);
