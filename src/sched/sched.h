@@ -261,9 +261,10 @@ typedef struct sched_action {
  *
  * Actions are carried out in their order. A decision that admits starts no launch of what it
  * admitted; *wake_ns is then now, so that the next one sees what a cached prefix has left of the
- * prompt. It is also now if actions did not fit, or if what expires may make room for what waits, or
- * it is shortened and needs less. A wake of now is "once this decision's actions are done, and not before". A device gets at most one
- * LAUNCH or RESUME a decision, and only while nothing is RUNNING or STOPPING on it. */
+ * prompt. It is also now if actions did not fit, if what expires may make room for what waits, or
+ * if what is shortened needs less. A wake of now is "once this decision's actions are done, and not
+ * before". A device gets at most one LAUNCH or RESUME a decision, and only while nothing is RUNNING
+ * or STOPPING on it. */
 size_t sched_decide(const sched_view *view, sched_memory *memory, int64_t now_ns, sched_action *out,
                     size_t capacity, int64_t *wake_ns);
 
