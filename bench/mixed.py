@@ -150,6 +150,8 @@ def troika_rows(figures, name, windows, client, background, bound):
     limit = 2 * (tpot_alone or 0) + bound
     windows_figure(figures, f"{name}, company: largest gap, median, ms (2 x TPOT alone + bound)", company, lambda a: common.ms(a.gap),
                    f"<= {limit:.3f}", of=stats.median)
+    windows_figure(figures, f"{name}, company: given to the background within the slack, mean, ms (engine's clock)", company,
+                   lambda a: a.timings.get("slack_ms"))
     windows_figure(figures, f"{name}, company: blocked mean, ms (engine's clock)", company, lambda a: a.timings.get("blocked_ms"))
     p95_figure(figures, f"{name}, company: blocked P95, ms (engine's clock)", company, lambda a: a.timings.get("blocked_ms"))
     shares = [w.reactive_share for w in company if w.reactive_share is not None]

@@ -103,9 +103,15 @@ typedef struct troika_runtime_stats {
   const char *bcap_term; /* what bound it: "slack", "target", "fill", "memory", "fixed", "none" */
   uint32_t level;        /* of pressure, 0 to 6 */
   double pressure, backlog_s, x_ms;
-  double preempt_bound_ms; /* longest stop seen on this machine and model */
-  double model_error;      /* 90th percentile of |observed - predicted| / predicted */
-  char kernels[48];        /* "default avx512vnni" */
+  /* What a stop of a launch is held to take at most: the longest that was measured for the cost
+   * table, or a guess; stop_p95_ms, at most 10, while that is longer after 32 stops or more. */
+  double preempt_bound_ms;
+  bool bound_measured; /* else it is a guess */
+  /* Of launches stopped for more urgent work, from asking to seeing it stopped: the 95th percentile
+   * of the last 128, and the longest of all; 0: none yet. `preemptions` counts them. */
+  double stop_p95_ms, stop_max_ms;
+  double model_error; /* 90th percentile of |observed - predicted| / predicted */
+  char kernels[48];   /* "default avx512vnni" */
 } troika_runtime_stats;
 /* Whether the last turn of this session ended in tool calls: then its children inherit its urgency
  * while it has no open request. Any thread. */

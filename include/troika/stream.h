@@ -134,8 +134,9 @@ TROIKA_API void troika_request_init(troika_request *request);
 TROIKA_API troika_status troika_stream_submit(troika_stream *stream, const troika_request *request,
                                               troika_error *err);
 /* Ends the request: at once while it waits or between launches, between two panels (within a
- * millisecond) if it is alone in its launch, else with that launch. Its END event says CANCELLED.
- * No request: nothing happens. Any thread. */
+ * millisecond) if it is alone in its launch. Its END event says CANCELLED. If it shares its launch
+ * with others, that event comes at once too; its place and pages are free when that launch has
+ * ended, and then it is counted. No request: nothing happens. Any thread. */
 TROIKA_API void troika_stream_cancel(troika_stream *stream);
 
 typedef enum troika_event_kind {

@@ -112,10 +112,13 @@ static void put_about(const api_about *x, bytes_buffer *out) {
     bytes_append_string(out, "null");
   bytes_append_format(out,
                       ",\"capped\":%s,\"attached\":%s,\"promoted\":%s,\"preemptions\":%u,"
-                      "\"diverged_at\":%u,\"cached_tokens\":%llu,\"queue_ms\":%.3f}",
+                      "\"diverged_at\":%u,\"cached_tokens\":%llu,\"queue_ms\":%.3f",
                       x->capped ? "true" : "false", x->attached ? "true" : "false",
                       x->promoted ? "true" : "false", x->preemptions, x->diverged_at,
                       (unsigned long long)x->cached_tokens, api_ms(x->queue_ns));
+  api_resolved_put_names(x->who, out);
+  api_resolved_put(x->who, out);
+  bytes_append_string(out, "}");
 }
 
 /* "token":"..","logprob":-0.1,"bytes":[..] */

@@ -6,6 +6,7 @@
 
 #include "api/calls.h"
 #include "api/request.h"
+#include "api/resolve.h"
 #include "base/bytes.h"
 #include "troika/model.h"
 #include "troika/stream.h"
@@ -42,6 +43,7 @@ typedef struct api_about {
   bool promoted, capped, attached, has_priority;
   int64_t priority;
   const char *stream_id, *decided_by; /* borrowed */
+  const api_resolved *who;            /* borrowed */
 } api_about;
 
 typedef struct api_answer {

@@ -77,16 +77,21 @@ static bytes_view session_name(const api_signals *s, const api_hints *h) {
   return v.len ? v : trace_of(api_signal_of(s, API_SIGNAL_TRACEPARENT));
 }
 
-static uint64_t parent_of(const api_signals *s, const api_hints *h, bytes_view session) {
+/* name: of it. */
+static uint64_t parent_of(const api_signals *s, const api_hints *h, bytes_view session,
+                          bytes_view *name) {
   static const api_signal plain[] = {API_SIGNAL_PARENT_SESSION, API_SIGNAL_CODEX_PARENT};
   bytes_view none = bytes_of(NULL, 0);
   uint64_t scope = s->key->scope;
-  bytes_view v = first_of(s, plain, sizeof plain / sizeof *plain);
-  if (v.len) return hash_of(HASH_SESSION, scope, v, none);
-  if (session.len && api_signal_of(s, API_SIGNAL_CLAUDE_AGENT).len)
-    return hash_of(HASH_SESSION, scope, session, api_signal_of(s, API_SIGNAL_CLAUDE_PARENT));
-  v = api_signal_of(s, API_SIGNAL_DYNAMO_PARENT);
-  return hash_of(HASH_SESSION, scope, v.len ? v : h->nv_parent, none);
+  *name = first_of(s, plain, sizeof plain / sizeof *plain);
+  if (!name->len && session.len && api_signal_of(s, API_SIGNAL_CLAUDE_AGENT).len) {
+    bytes_view agent = api_signal_of(s, API_SIGNAL_CLAUDE_PARENT);
+    *name = agent.len ? agent : session;
+    return hash_of(HASH_SESSION, scope, session, agent);
+  }
+  if (!name->len) *name = api_signal_of(s, API_SIGNAL_DYNAMO_PARENT);
+  if (!name->len) *name = h->nv_parent;
+  return hash_of(HASH_SESSION, scope, *name, none);
 }
 
 /* Its own name among those that share the session's; empty: the session's is its own. */
@@ -148,10 +153,11 @@ static const char *step_of_form(const api_request *r) {
 
 void api_resolve_identity(const api_signals *s, const api_request *r, api_resolved *out) {
   bytes_view name = session_name(s, &r->hints), agent = api_signal_of(s, API_SIGNAL_USER_AGENT),
-             step = api_signal_of(s, API_SIGNAL_SUBAGENT);
+             step = api_signal_of(s, API_SIGNAL_SUBAGENT), above;
   out->session = own_hash(s, &r->hints, name);
-  out->parent = parent_of(s, &r->hints, name);
+  out->parent = parent_of(s, &r->hints, name, &above);
   if (out->parent == out->session) out->parent = 0; /* nobody waits for himself */
+  if (out->parent) api_clean_text(above, out->above, sizeof out->above);
   out->child = out->parent != 0;
   out->client = hash_of(HASH_CLIENT, s->key->scope, agent, bytes_of(NULL, 0));
   api_clean_text(name, out->stream, sizeof out->stream);

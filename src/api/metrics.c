@@ -32,6 +32,13 @@ void api_metrics_answered(api_metrics *m, api_endpoint endpoint, unsigned status
   if (status < API_STATUS_MAX) atomic_fetch_add(&m->answers[endpoint][status], 1);
 }
 
+/* Two at once may lose one of the two: it is a mean. */
+static void follow(atomic_llong *mean, int64_t ns) {
+  long long old = atomic_load(mean);
+  if (ns < 1) ns = 1;
+  atomic_store(mean, old ? old + (ns - old) / 16 : ns);
+}
+
 void api_metrics_finished(api_metrics *m, troika_class class_, const api_usage *u,
                           int64_t total_ns) {
   int k = class_ == TROIKA_PROACTIVE;
@@ -40,6 +47,8 @@ void api_metrics_finished(api_metrics *m, troika_class class_, const api_usage *
   atomic_fetch_add(&m->completion_tokens, u->completion_tokens);
   observe(&m->queue[k], u->timings.queue_ns);
   observe(&m->request[k], total_ns);
+  follow(&m->whole_ns[k], total_ns);
+  follow(&m->placed_ns[k], total_ns - u->timings.queue_ns);
   if (u->first_token_ns) observe(&m->first_token[k], u->first_token_ns);
   if (u->per_token_ns) observe(&m->per_token[k], u->per_token_ns);
 }
@@ -178,8 +187,20 @@ static void put_scheduling(const troika_runtime_stats *s, bytes_buffer *out) {
             s->backlog_s, out);
   put_value("aging_account_seconds", "gauge",
             "What promoted work may still cost reactive work (X).", s->x_ms / 1e3, out);
-  put_value("preempt_bound_seconds", "gauge", "The longest stop of a launch seen.",
+  put_value("preempt_bound_seconds", "gauge",
+            "What a stop of a launch is held to take at most: the longest measured for the cost "
+            "table, or a guess; preempt_stop_p95_seconds, at most 0.01, while that is longer after "
+            "32 stops or more.",
             s->preempt_bound_ms / 1e3, out);
+  put_value("preempt_bound_measured", "gauge",
+            "1: the cost table's longest stop was measured; 0: it is a guess.", s->bound_measured,
+            out);
+  put_value("preempt_stop_p95_seconds", "gauge",
+            "From asking a launch to stop to seeing it stopped: 95th percentile of the last 128 of "
+            "preemptions_total.",
+            s->stop_p95_ms / 1e3, out);
+  put_value("preempt_stop_max_seconds", "gauge", "The longest of all of these.",
+            s->stop_max_ms / 1e3, out);
   put_value("model_error", "gauge", "90th percentile of |observed - predicted| / predicted.",
             s->model_error, out);
 }

@@ -32,6 +32,9 @@ typedef struct api_metrics {
   atomic_ullong refused[API_REASONS];
   /* By class: reactive, proactive. */
   api_histogram queue[2], first_token[2], per_token[2], request[2];
+  /* Moving means of about the last 16: of a request, of its time in the engine after its first
+   * launch; 0: there was none. */
+  atomic_llong whole_ns[2], placed_ns[2];
 } api_metrics;
 
 /* endpoint: API_ENDPOINTS for what is no job. */

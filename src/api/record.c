@@ -53,7 +53,8 @@ api_about api_job_about(api_job *job, const api_choice *choice, const troika_eve
                      .has_priority = job->who.has_priority,
                      .priority = job->who.priority,
                      .stream_id = job->stream_id,
-                     .decided_by = job->now.decided_by};
+                     .decided_by = job->now.decided_by,
+                     .who = &job->who};
   if (end) {
     about.cached_tokens = end->cached_tokens;
     about.queue_ns = end->timings.queue_ns;
@@ -80,6 +81,27 @@ void api_job_headers(api_job *job, bool whole) {
   http_answer_header(x, "x-troika-cached-tokens", text);
 }
 
+/* The names that its client gave: text that is clean, and quoted. "": there are none, or they do
+ * not fit, since a line that is cut off is none any more. */
+static void put_names(const api_job *job, bool json, char *out, size_t capacity) {
+  const char *const names[] = {"session", "agent", "step"};
+  const char *const values[] = {job->who.stream, job->who.agent, job->who.step};
+  bytes_buffer text;
+  *out = 0;
+  if (!job->resolved) return;
+  bytes_init(&text, 1024);
+  if (json)
+    api_resolved_put_names(&job->who, &text);
+  else
+    for (int i = 0; i < 3; i++)
+      if (*values[i]) bytes_append_format(&text, " %s \"%s\"", names[i], values[i]);
+  if (!text.failed && text.len < capacity) {
+    memcpy(out, text.data ? text.data : "", text.len);
+    out[text.len] = 0;
+  }
+  bytes_free(&text);
+}
+
 /* Who waited for it, as members of the line; "" for what is no completion. */
 static void put_who(const api_job *job, bool json, char *out, size_t capacity) {
   const char *key =
@@ -96,11 +118,11 @@ static void put_who(const api_job *job, bool json, char *out, size_t capacity) {
 }
 
 static void log_job(const api_job *job, const api_usage *u, unsigned status, int64_t total_ns) {
-  char members[1000], who[320], outcome[16] = "gone";
+  char members[1000], who[320], names[256], outcome[16] = "gone";
   if (!log_wants(LOG_INFO)) return;
   if (status != API_STATUS_GONE) snprintf(outcome, sizeof outcome, "%u", status);
   put_who(job, true, who, sizeof who);
-  snprintf(
+  int n = snprintf(
       members, sizeof members,
       "\"id\":\"%s\",\"method\":\"%s\",\"path\":\"%s\",\"status\":%u,\"stream\":%s,"
       "\"choices\":%u,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"completion_tokens\":%llu,"
@@ -113,15 +135,18 @@ static void log_job(const api_job *job, const api_usage *u, unsigned status, int
       api_ms(u->preprocess_ns), api_ms(u->timings.queue_ns), api_ms(u->timings.prefill_ns),
       api_ms(u->timings.decode_ns), api_ms(u->timings.preempted_ns), api_ms(u->timings.blocked_ns),
       api_ms(u->io_ns), api_ms(u->first_token_ns), api_ms(total_ns), who);
+  if (n > 0 && (size_t)n < sizeof members)
+    put_names(job, true, members + n, sizeof members - (size_t)n);
   put_who(job, false, who, sizeof who);
+  put_names(job, false, names, sizeof names);
   log_with(LOG_INFO, members,
            "%s %s %s%s prompt %llu cached %llu generated %llu preprocess %.1f queue %.1f prefill "
-           "%.1f decode %.1f preempted %.1f total %.1f ms%s %s",
+           "%.1f decode %.1f preempted %.1f total %.1f ms%s%s %s",
            http_method(job->x), http_path(job->x), outcome, job->request.stream ? " stream" : "",
            (unsigned long long)u->prompt_tokens, (unsigned long long)u->cached_tokens,
            (unsigned long long)u->completion_tokens, api_ms(u->preprocess_ns),
            api_ms(u->timings.queue_ns), api_ms(u->timings.prefill_ns), api_ms(u->timings.decode_ns),
-           api_ms(u->timings.preempted_ns), api_ms(total_ns), who, job->answer.id);
+           api_ms(u->timings.preempted_ns), api_ms(total_ns), who, names, job->answer.id);
 }
 
 static api_stream_end end_of(const api_job *job, unsigned status) {

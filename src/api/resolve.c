@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/json.h"
 #include "base/clock.h"
 #include "base/sha256.h"
 
@@ -172,6 +173,8 @@ static bool resolve_times(const api_signals *s, const api_request *r, int64_t no
   }
   out->done_deadline_ns = remaining(done, passed);
   out->first_deadline_ns = remaining(first, passed);
+  out->deadline_ms = done / ns_per_ms;
+  out->first_deadline_ms = first / ns_per_ms;
   return true;
 }
 
@@ -190,7 +193,9 @@ static bool resolve_hints(const api_signals *s, const api_request *r, api_resolv
   int64_t retries = 0;
   whole_number(api_signal_of(s, API_SIGNAL_RETRY_COUNT), 1000000, &retries);
   out->retry_count = (uint32_t)retries;
-  out->expected_tokens = h->expected_tokens;
+  /* Nobody can expect more than he allows. */
+  out->expected_tokens =
+      h->expected_tokens < r->engine.max_tokens ? h->expected_tokens : r->engine.max_tokens;
   out->next_use_ms = h->next_use_ms;
   out->steps_to_execution = h->steps_to_execution;
   out->speculative_prefill = h->speculative_prefill;
@@ -236,10 +241,7 @@ void api_resolved_apply(const api_resolved *resolved, troika_request *engine) {
   engine->first_deadline_ns = resolved->first_deadline_ns;
   engine->done_deadline_ns = resolved->done_deadline_ns;
   engine->deadline_hinted = resolved->deadline_hinted;
-  /* Nobody can expect more than he allows. */
-  engine->expected_tokens = resolved->expected_tokens < engine->max_tokens
-                                ? resolved->expected_tokens
-                                : engine->max_tokens;
+  engine->expected_tokens = resolved->expected_tokens;
   engine->shortenable = resolved->shortenable;
   /* For the engine 0 is "not known"; no step before it is "at once". */
   int64_t next_ms = resolved->next_use_ms, steps = resolved->steps_to_execution;
@@ -248,6 +250,33 @@ void api_resolved_apply(const api_resolved *resolved, troika_request *engine) {
   engine->next_steps = steps > 0 ? (uint32_t)steps : 0;
   engine->last_turn = resolved->session_final;
   engine->cache_scope = resolved->scope;
+}
+
+static void put_name(const char *name, const char *text, bytes_buffer *out) {
+  if (!*text) return;
+  bytes_append_format(out, ",\"%s\":", name);
+  api_json_put_string(out, text, strlen(text));
+}
+
+static void put_number(const char *name, int64_t value, bytes_buffer *out) {
+  bytes_append_format(out, ",\"%s\":%lld", name, (long long)value);
+}
+
+void api_resolved_put_names(const api_resolved *who, bytes_buffer *out) {
+  put_name("session", who->stream, out);
+  put_name("agent", who->agent, out);
+  put_name("step", who->step, out);
+}
+
+void api_resolved_put(const api_resolved *who, bytes_buffer *out) {
+  put_name("parent", who->above, out);
+  if (who->deadline_ms) put_number("deadline_ms", who->deadline_ms, out);
+  if (who->first_deadline_ms) put_number("first_deadline_ms", who->first_deadline_ms, out);
+  if (who->expected_tokens) put_number("expected_tokens", who->expected_tokens, out);
+  if (who->next_use_ms >= 0) put_number("next_use_ms", who->next_use_ms, out);
+  if (who->steps_to_execution >= 0) put_number("steps_to_execution", who->steps_to_execution, out);
+  if (who->session_final) bytes_append_string(out, ",\"final\":true");
+  if (who->shortenable) bytes_append_string(out, ",\"shorten\":true");
 }
 
 bool api_key_begin(const api_resolver *resolver, const api_signals *s, api_resolved *resolved,

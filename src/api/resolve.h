@@ -107,8 +107,10 @@ typedef struct api_resolved {
   uint64_t session, parent; /* hashes with the key's scope; 0: none */
   uint64_t client;          /* hash of key and User-Agent; 0: no User-Agent */
   char stream[65];          /* the session as the client named it, cut; "": none */
+  char above[65];           /* the parent, in the same way */
   char agent[65], step[33]; /* "": not known */
   int64_t first_deadline_ns, done_deadline_ns; /* from now; 0: none */
+  int64_t first_deadline_ms, deadline_ms;      /* the same from its arrival */
   bool deadline_hinted;     /* done is x-stainless-read-timeout and a second: no reason to refuse */
   uint32_t expected_tokens; /* 0: not known */
   int64_t next_use_ms, steps_to_execution; /* -1: not known */
@@ -127,7 +129,13 @@ typedef struct api_resolved {
 bool api_resolve(const api_resolver *resolver, const api_signals *s, const char *path,
                  bytes_view body, const api_request *r, api_resolved *out, api_failure *failure);
 
-/* identity.c, a part of it: session, parent, client, stream, agent, step. Any request is
+/* What is known of it beside its class, as members of an object, each with a comma before it; what
+ * is not known is left out. But for the session, its agent and its step: these are put_names'. */
+void api_resolved_put(const api_resolved *resolved, bytes_buffer *out);
+/* `,"session":"..","agent":"..","step":".."`, without those that are not known. */
+void api_resolved_put_names(const api_resolved *resolved, bytes_buffer *out);
+
+/* identity.c, a part of it: session, parent, client, their names, agent, step. Any request is
  * somebody's: nothing can be wrong. */
 void api_resolve_identity(const api_signals *s, const api_request *r, api_resolved *out);
 /* A text of a client as the header above promises it, cut to size - 1 bytes. */

@@ -368,6 +368,7 @@ static void put_stream(const api_streams *s, const api_stream *e, bytes_buffer *
   put_text("session", e->who.stream, out);
   put_text("agent", e->who.agent, out);
   put_text("step", e->who.step, out);
+  api_resolved_put(&e->who, out);
   put_flag("capped", e->who.capped, out);
   put_flag("latest_only", e->who.latest_only, out);
   put_flag("attached", e->attached, out);

@@ -11,7 +11,7 @@
  * never waits for the engine: describe, cancel, suspend, set_class, and the submit that attaches.
  * Lock order: registry, then the engine's or the pool's.
  *
- * Ids are 128 random bits, and a key sees its own streams only. Cost: about 600 bytes a request,
+ * Ids are 128 random bits, and a key sees its own streams only. Cost: about 800 bytes a request,
  * eight more for each answer of it. */
 #ifndef API_STREAMS_H
 #define API_STREAMS_H

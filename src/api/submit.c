@@ -8,6 +8,7 @@
 
 #include "api/job.h"
 #include "api/json.h"
+#include "api/retry.h"
 #include "base/clock.h"
 
 /* The engine looks at each message between two launches, below a millisecond even with many
@@ -191,6 +192,17 @@ static bool attach(api_job *job, api_choice *c, troika_error *err) {
   return false;
 }
 
+/* When it would be admitted; open: answers of its key, if these are too many, or 0. */
+static void tell_when(const api_job *job, uint32_t open, api_failure *failure) {
+  const api *a = job->owner;
+  bool background = job->who.class_ == TROIKA_PROACTIVE;
+  api_load load;
+  api_load_read(a->options.runtime, &a->metrics, &load);
+  int64_t wait_ns =
+      open ? api_retry_key_ns(&load, background, open) : api_retry_full_ns(&load, background);
+  api_retry_set(failure, wait_ns, job->answer.id);
+}
+
 /* The first choice of a prompt computes it, the others share its pages. */
 static bool submit_choice(api_job *job, api_choice *c, prompt_tokens *t, api_failure *failure) {
   api_request *r = &job->request;
@@ -210,6 +222,7 @@ static bool submit_choice(api_job *job, api_choice *c, prompt_tokens *t, api_fai
   }
   if (status) {
     api_failure_of_status(failure, status, err.text);
+    if (status == TROIKA_BUSY) tell_when(job, 0, failure);
     return false;
   }
   job->submitted++;
@@ -296,7 +309,10 @@ bool api_job_resolve(api_job *job, api_failure *failure) {
   job->answer.tool_ns = tool_time(job);
   bool counted = api_key_begin(&a->resolver, &job->signals, &job->who, n, &hold, failure);
   api_stream_guess(&job->who, &job->now); /* until it has a name */
-  if (!counted) return false;
+  if (!counted) {
+    if (failure->status == 429) tell_when(job, job->signals.key->rules.max, failure);
+    return false;
+  }
   if (!enter(job, n, &hold)) {
     api_key_end(&hold);
     return api_failure_memory(failure);

@@ -114,7 +114,7 @@ static troika_status count_by_room(const graph *g, kv_layouts_result *r, troika_
                            .page_bytes = g->groups[n].page_bytes};
     bytes += (r->context / KV_PAGE_TOKENS + 2) * (uint64_t)r->sequences * groups[n].page_bytes;
   }
-  kv_options o = {groups, g->n_groups, r->sequences, r->context, SPAN, bytes};
+  kv_options o = {groups, g->n_groups, r->sequences, r->context, SPAN, bytes, 0};
   troika_status status = kv_create(&o, &k, err);
   if (!status) status = hold(r, k, err);
   for (uint32_t n = 0; n < g->n_groups && !status; n++) {

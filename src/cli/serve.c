@@ -36,19 +36,21 @@ static void print_ready(const cli_settings *s, const cli_engine *e, const char *
                         bool keyed) {
   troika_model_info m;
   troika_runtime_stats r;
-  char bytes[16], kv[16], host[128];
+  char bytes[16], kv[16], bound[48] = "", host[128];
   troika_model_describe(e->model, &m);
   troika_runtime_describe(e->runtime, &r);
   cli_bytes_text(m.file_bytes, bytes);
   cli_bytes_text(r.kv_bytes, kv);
+  if (r.bound_measured)
+    snprintf(bound, sizeof bound, "; a launch stops within %.2f ms", r.preempt_bound_ms);
   const char *key = keyed ? " -H 'Authorization: Bearer KEY'" : "";
   bool any = !strcmp(s->host, "0.0.0.0") || !strcmp(s->host, "::");
   snprintf(host, sizeof host, strchr(s->host, ':') && !any ? "[%s]" : "%s",
            any ? "127.0.0.1" : s->host);
   printf(
-      "troika %s serves %s (%s, %s; %s, %u threads, %u at once, context %u, KV %s; ready in %.2f "
+      "troika %s serves %s (%s, %s; %s, %u threads, %u at once, context %u, KV %s%s; ready in %.2f "
       "s) at http://%s:%u\n",
-      troika_version(), name, m.type, bytes, r.kernels, r.threads, r.parallel, r.context, kv,
+      troika_version(), name, m.type, bytes, r.kernels, r.threads, r.parallel, r.context, kv, bound,
       e->open_s, host, port);
   if (m.has_template)
     printf(

@@ -44,9 +44,10 @@ static bool class_check(const kv *k, uint32_t g, uint32_t class, uint32_t at, ui
   if (!class_check(k, g, class, page->left, last, listed, err)) return false;
   const kv_page *before = *last == KV_NO_PAGE ? NULL : &p->pages[*last];
   if (page->refs || page->node == KV_NO_NODE || kv_evict_waits(k, g, at) ||
-      kv_evict_class(page) != class ||
-      (before && (before->focus_ns > page->focus_ns ||
-                  (before->focus_ns == page->focus_ns && before->stamp >= page->stamp))))
+      kv_evict_tree(k, g, at) != class ||
+      (before &&
+       (kv_evict_focus(before) > kv_evict_focus(page) ||
+        (kv_evict_focus(before) == kv_evict_focus(page) && before->stamp >= page->stamp))))
     return KV_WRONG("group %u class %u: page %u does not belong there", g, class, at);
   *last = at;
   return class_check(k, g, class, page->right, last, listed, err);
@@ -55,7 +56,7 @@ static bool class_check(const kv *k, uint32_t g, uint32_t class, uint32_t at, ui
 static bool order_check(const kv *k, uint32_t g, uint32_t *listed, troika_error *err) {
   const kv_pool_state *p = &k->pools[g];
   uint32_t previous = KV_NO_PAGE;
-  for (uint32_t class = 0; class < KV_CLASSES; class ++) {
+  for (uint32_t class = 0; class < KV_TREES; class ++) {
     uint32_t last = KV_NO_PAGE;
     if ((p->roots[class] != KV_NO_PAGE) != (p->classes[class / 64] >> class % 64 & 1))
       return KV_WRONG("group %u: the bit of class %u is wrong", g, class);
@@ -177,5 +178,5 @@ bool kv_check(const kv *k, troika_error *err) {
   if (!pins) return KV_WRONG("no memory for the check");
   good = tree_check(k, pins, err);
   free(pins);
-  return good;
+  return good && kv_expect_check(k, err);
 }

@@ -15,6 +15,9 @@
  * one class, and with them a few (w, p and, over depths, c). Putting in and taking out is
  * O(log pages), expected: a treap whose priorities are a hash of the page number.
  *
+ * What a waiting request is sure to use (expect.c) has tau = 0 however long it waits: such pages
+ * are in trees of their own, a class each, all of one V.
+ *
  * Leaves first: in a full group only pages of nodes with nothing below are in the trees. The others
  * wait on a list. Were no leaf cached but one of those (a sequence still owns what is below), it
  * goes with all that is below it in the tree.
@@ -23,7 +26,14 @@
 #include "base/check.h"
 #include "kv/internal.h"
 
-enum { SECOND = 1000000000, P_NONE = 100, COST_NONE = 1000000, W_MAX = 16, P_MAX = 1000 };
+enum {
+  SECOND = 1000000000,
+  P_NONE = 100,
+  COST_NONE = 1000000,
+  W_MAX = 16,
+  P_MAX = 1000,
+  W_REACTIVE = 4
+};
 #define COST_MAX ((uint64_t)1 << 36) /* of one token: a minute */
 
 /* --- the price --- */
@@ -49,11 +59,20 @@ static bool cheaper(const worth *a, const worth *b) {
   return left != right ? left < right : a->stamp < b->stamp;
 }
 
-static worth worth_of(const kv *k, const kv_pool_state *p, uint32_t page) {
-  const kv_page *it = &p->pages[page];
+/* What waits for it is sure to use it now; it may cost more to others later. */
+static uint64_t price_of(const kv *k, uint32_t group, const kv_page *it) {
+  const kv_node *node = &k->nodes[it->node];
+  if (!it->expected) return it->price;
+  uint64_t w = node->expected[group][1] ? W_REACTIVE : 1;
+  uint64_t sure = w * P_MAX * node->expected_cost * KV_PAGE_TOKENS;
+  return sure > it->price ? sure : it->price;
+}
+
+static worth worth_of(const kv *k, uint32_t group, uint32_t page) {
+  const kv_page *it = &k->pools[group].pages[page];
   uint64_t focus = (uint64_t)it->focus_ns, now = (uint64_t)k->now_ns; /* both from 0 up */
-  return (worth){class_price(class_of(it->price)),
-                 (focus > now ? focus - now : now - focus) + SECOND, it->stamp, page};
+  uint64_t tau = it->expected ? 0 : focus > now ? focus - now : now - focus;
+  return (worth){class_price(class_of(price_of(k, group, it))), tau + SECOND, it->stamp, page};
 }
 
 /* --- a class: a treap by (focus, stamp) --- */
@@ -66,8 +85,13 @@ static uint32_t priority(uint32_t page) { /* one to one: no two are equal */
   return page ^ page >> 16;
 }
 
+int64_t kv_evict_focus(const kv_page *page) {
+  return page->expected ? 0 : page->focus_ns;
+}
+
 static bool before(const kv_page *a, const kv_page *b) {
-  return a->focus_ns != b->focus_ns ? a->focus_ns < b->focus_ns : a->stamp < b->stamp;
+  int64_t x = kv_evict_focus(a), y = kv_evict_focus(b);
+  return x != y ? x < y : a->stamp < b->stamp;
 }
 
 static void tree_insert(kv_pool_state *p, uint32_t *root, uint32_t page) {
@@ -121,7 +145,7 @@ static uint32_t tree_farthest(const kv_pool_state *p, uint32_t root) {
   while (p->pages[last].right != KV_NO_PAGE) last = p->pages[last].right;
   best = last;
   for (uint32_t at = root; at != KV_NO_PAGE;) {
-    bool equal = p->pages[at].focus_ns == p->pages[last].focus_ns;
+    bool equal = kv_evict_focus(&p->pages[at]) == kv_evict_focus(&p->pages[last]);
     if (equal) best = at;
     at = equal ? p->pages[at].left : p->pages[at].right;
   }
@@ -135,13 +159,20 @@ bool kv_evict_waits(const kv *k, uint32_t group, uint32_t page) {
   return kv_is_full(p) && k->nodes[p->pages[page].node].child != KV_NO_NODE;
 }
 
-uint32_t kv_evict_class(const kv_page *page) {
-  return class_of(page->price);
+static bool is_expected(const kv *k, uint32_t group, uint32_t page) {
+  const uint16_t *n = k->nodes[k->pools[group].pages[page].node].expected[group];
+  return n[0] || n[1];
+}
+
+uint32_t kv_evict_tree(const kv *k, uint32_t group, uint32_t page) {
+  const kv_page *it = &k->pools[group].pages[page];
+  return class_of(price_of(k, group, it)) + (it->expected ? KV_CLASSES : 0);
 }
 
 void kv_evict_add(kv *k, uint32_t group, uint32_t page) {
   kv_pool_state *p = &k->pools[group];
   kv_page *it = &p->pages[page];
+  it->expected = is_expected(k, group, page);
   if (kv_evict_waits(k, group, page)) {
     it->left = KV_NO_PAGE;
     it->right = p->waiting;
@@ -149,9 +180,9 @@ void kv_evict_add(kv *k, uint32_t group, uint32_t page) {
     p->waiting = page;
     return;
   }
-  uint32_t class = class_of(it->price);
-  tree_insert(p, &p->roots[class], page);
-  p->classes[class / 64] |= (uint64_t)1 << class % 64;
+  uint32_t tree = kv_evict_tree(k, group, page);
+  tree_insert(p, &p->roots[tree], page);
+  p->classes[tree / 64] |= (uint64_t)1 << tree % 64;
 }
 
 void kv_evict_remove(kv *k, uint32_t group, uint32_t page) {
@@ -165,19 +196,19 @@ void kv_evict_remove(kv *k, uint32_t group, uint32_t page) {
     if (it->right != KV_NO_PAGE) p->pages[it->right].left = it->left;
     return;
   }
-  uint32_t class = class_of(it->price);
-  tree_remove(p, &p->roots[class], page);
-  if (p->roots[class] == KV_NO_PAGE) p->classes[class / 64] &= ~((uint64_t)1 << class % 64);
+  uint32_t tree = kv_evict_tree(k, group, page);
+  tree_remove(p, &p->roots[tree], page);
+  if (p->roots[tree] == KV_NO_PAGE) p->classes[tree / 64] &= ~((uint64_t)1 << tree % 64);
 }
 
 uint32_t kv_evict_choose(const kv *k, uint32_t group) {
   const kv_pool_state *p = &k->pools[group];
   worth best = {.page = KV_NO_PAGE};
-  for (uint32_t word = 0; word < KV_CLASSES / 64; word++)
+  for (uint32_t word = 0; word < KV_TREES / 64; word++)
     for (uint64_t left = p->classes[word]; left; left &= left - 1) {
       uint32_t root = p->roots[word * 64 + (uint32_t)__builtin_ctzll(left)];
-      const worth ends[2] = {worth_of(k, p, tree_first(p, root)),
-                             worth_of(k, p, tree_farthest(p, root))};
+      const worth ends[2] = {worth_of(k, group, tree_first(p, root)),
+                             worth_of(k, group, tree_farthest(p, root))};
       for (int i = 0; i < 2; i++)
         if (best.page == KV_NO_PAGE || cheaper(&ends[i], &best)) best = ends[i];
     }
@@ -194,16 +225,20 @@ void kv_evict_let_go(kv *k, uint32_t group, uint32_t page) {
   kv_evict_add(k, group, page);
 }
 
+uint64_t kv_evict_cost(const kv_claim_hint *h, uint32_t depth) {
+  uint64_t cost = h->cost_ns_per_token;
+  if (!cost) cost = COST_NONE;
+  if (cost > COST_MAX) cost = COST_MAX;
+  cost += (uint64_t)h->depth_ns * (depth - 1) / (1024 / KV_PAGE_TOKENS);
+  return cost > COST_MAX ? COST_MAX : cost;
+}
+
 static void claim_page(kv *k, const kv_sequence *s, uint32_t group, uint32_t page, uint32_t depth) {
   kv_page *it = &k->pools[group].pages[page];
   const kv_claim_hint *h = &s->hint;
   uint64_t w = h->w < 1 ? 1 : h->w > W_MAX ? W_MAX : h->w;
-  uint64_t chance = h->p < 1 ? 1 : h->p > P_MAX ? P_MAX : h->p, cost = h->cost_ns_per_token;
-  if (!cost) cost = COST_NONE;
-  if (cost > COST_MAX) cost = COST_MAX;
-  cost += (uint64_t)h->depth_ns * (depth - 1) / (1024 / KV_PAGE_TOKENS);
-  if (cost > COST_MAX) cost = COST_MAX;
-  uint64_t price = w * chance * cost * KV_PAGE_TOKENS;
+  uint64_t chance = h->p < 1 ? 1 : h->p > P_MAX ? P_MAX : h->p;
+  uint64_t price = w * chance * kv_evict_cost(h, depth) * KV_PAGE_TOKENS;
   int64_t next = h->next_use_ns;
   bool cached = !it->refs;
   if (cached) kv_evict_remove(k, group, page);

@@ -10,12 +10,20 @@
 
 /* Bounds under which the byte arithmetic of pool.c cannot overflow: 2^12 * 2^20 * 2^28 * 4 < 2^63.
  */
-enum { SEQUENCES_MAX = 1 << 12, CONTEXT_MAX = 1 << 25, PAGE_BYTES_MAX = 1 << 28 };
+enum {
+  SEQUENCES_MAX = 1 << 12,
+  CONTEXT_MAX = 1 << 25,
+  PAGE_BYTES_MAX = 1 << 28,
+  EXPECTED_MAX = 1 << 14
+};
 
 static troika_status options_check(const kv_options *o, troika_error *err) {
   if (o->n_groups < 1 || o->n_groups > KV_GROUPS_MAX)
     return error_set(err, TROIKA_INVALID, "%u KV groups, allowed are 1 to %d", o->n_groups,
                      KV_GROUPS_MAX);
+  if (o->expected > EXPECTED_MAX)
+    return error_set(err, TROIKA_INVALID, "%u expected prefixes, allowed are 0 to %d", o->expected,
+                     EXPECTED_MAX);
   if (o->sequences < 1 || o->sequences > SEQUENCES_MAX)
     return error_set(err, TROIKA_INVALID, "%u sequences, allowed are 1 to %d", o->sequences,
                      SEQUENCES_MAX);
@@ -69,6 +77,7 @@ troika_status kv_create(const kv_options *options, kv **out, troika_error *err) 
   }
   if ((status = sequences_create(k, err))) goto failed;
   if ((status = kv_prefix_create(k, err))) goto failed;
+  if ((status = kv_expect_create(k, options->expected, err))) goto failed;
   *out = k;
   return TROIKA_OK;
 failed:
@@ -81,6 +90,7 @@ void kv_destroy(kv **k) {
   for (uint32_t g = 0; g < (*k)->n_groups; g++) kv_pool_destroy(&(*k)->pools[g]);
   kv_prefix_destroy(*k);
   free((*k)->sequences);
+  free((*k)->expectations);
   free((*k)->tables);
   free(*k);
   *k = NULL;

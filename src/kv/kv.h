@@ -26,8 +26,8 @@
  * Eviction: pages whose last owner is gone stay cached until they are needed. Then the one with the
  * smallest price goes (evict.c; scheduling.md 6):
  *     V = w * p * c / (tau + 1 s)
- * by what the sequences that held it last claimed (kv_hint); without hints that is least recently
- * used. In a full group a prefix never goes before its suffix.
+ * by what the sequences that held it last claimed (kv_hint), and by what waits for it (kv_expect);
+ * without hints that is least recently used. In a full group a prefix never goes before its suffix.
  *
  * Suspend and take up again: publish and close; later open, promise, kv_match_own, kv_attach, and
  * go on from what that returned. Nothing is lost but the rows of the last page that was not whole,
@@ -63,6 +63,7 @@ typedef struct kv_options {
   uint32_t context;   /* positions of one sequence, at most */
   uint32_t ahead;     /* rows that may be written before the window moves (span rows) */
   uint64_t bytes;     /* of all pools together: a bound */
+  uint32_t expected;  /* waiting requests whose prefixes are expected at once, at most; 0: none */
 } kv_options;
 
 /* How the bytes are split: so that `sequences` sequences of one length t have their pages in every
@@ -173,6 +174,18 @@ typedef struct kv_claim_hint {
   int64_t next_use_ns; /* expected, by the clock of kv_clock; INT64_MAX: unknown */
 } kv_claim_hint;
 void kv_hint(kv *k, uint32_t sequence, const kv_claim_hint *hint); /* O(1); copied */
+
+/* A request that waits is sure to use what is cached of its prefix. Until kv_expect_end those pages
+ * are priced with tau = 0 and p = 1, by the costs of `hint` and its w (4 if above 1); the rest
+ * of the hint does not count. It is the longest prefix that kv_match_own would find by now for the
+ * first n (generated_from: UINT32_MAX if no token was generated); what was evicted
+ * nevertheless is no more part of it, and what comes later neither. KV_NO_EXPECTATION: nothing is
+ * cached, or options.expected are open. O(pages). */
+#define KV_NO_EXPECTATION UINT32_MAX
+uint32_t kv_expect(kv *k, uint64_t salt, const int32_t *tokens, uint32_t n, uint32_t generated_from,
+                   const kv_claim_hint *hint);
+/* Takes it back; does nothing for KV_NO_EXPECTATION. */
+void kv_expect_end(kv *k, uint32_t expectation);
 
 /* Walks everything and checks the invariant; for tests. false with a sentence in err. */
 bool kv_check(const kv *k, troika_error *err);

@@ -77,7 +77,7 @@ troika_status kv_split_bytes(const kv_options *o, uint32_t totals[KV_GROUPS_MAX]
 troika_status kv_pool_create(kv_pool_state *p, const kv_group *group, uint32_t total,
                              troika_error *err) {
   *p = (kv_pool_state){.group = *group, .total = total, .waiting = KV_NO_PAGE};
-  for (int i = 0; i < KV_CLASSES; i++) p->roots[i] = KV_NO_PAGE;
+  for (int i = 0; i < KV_TREES; i++) p->roots[i] = KV_NO_PAGE;
   p->memory = os_memory((size_t)total * group->page_bytes);
   p->pages = malloc(total * sizeof *p->pages);
   p->free = malloc(total * sizeof *p->free);

@@ -165,6 +165,7 @@ static void node_remove(kv *k, uint32_t n) {
       s->published_node = KV_NO_NODE;
       s->published = 0;
     }
+  kv_expect_leave(k, n);
   node_unlink(k, n);
   uint32_t *at = bucket_of(k, node->key);
   while (*at != n) at = &k->nodes[*at].bucket_next;
@@ -261,11 +262,6 @@ typedef struct walk {
   uint32_t n, agreed;   /* tokens in all, and those of the longest path */
 } walk;
 
-static uint32_t window_begin(const kv_group *group, uint32_t pages) {
-  uint32_t tokens = pages * KV_PAGE_TOKENS;
-  return tokens > group->window ? (tokens - group->window) / KV_PAGE_TOKENS : 0;
-}
-
 /* `run` counts for each window the pages held without a gap up to this node. */
 static void walk_step(walk *w, uint32_t n, uint32_t depth, uint32_t run[KV_GROUPS_MAX]) {
   bool covered = true;
@@ -273,7 +269,7 @@ static void walk_step(walk *w, uint32_t n, uint32_t depth, uint32_t run[KV_GROUP
     const kv_pool_state *p = &w->k->pools[g];
     if (kv_is_full(p)) continue;
     run[g] = w->k->nodes[n].page[g] == KV_NO_PAGE ? 0 : run[g] + 1;
-    covered = covered && run[g] >= depth - window_begin(&p->group, depth);
+    covered = covered && run[g] >= depth - kv_window_begin(&p->group, depth);
   }
   if (!covered || depth <= w->depth) return;
   w->best = n;
@@ -341,15 +337,21 @@ static void walk_all(walk *w, uint32_t made_from) {
   walk_agree(w, n, depth);
 }
 
-static uint32_t match(const kv *k, uint64_t salt, const int32_t *tokens, uint32_t n,
-                      uint32_t made_from, kv_ref *out) {
+uint32_t kv_prefix_find(const kv *k, uint64_t salt, const int32_t *tokens, uint32_t n,
+                        uint32_t made_from) {
   walk w = {.k = k, .salt = salt, .tokens = tokens, .best = KV_NO_NODE};
   w.pages = n ? (n - 1) / KV_PAGE_TOKENS : 0;
   walk_all(&w, made_from);
-  *out = (kv_ref){.tokens = w.depth * KV_PAGE_TOKENS};
-  if (w.best == KV_NO_NODE) return 0;
-  out->key = k->nodes[w.best].key;
-  out->made_from = k->nodes[w.best].made_from;
+  return w.best;
+}
+
+static uint32_t match(const kv *k, uint64_t salt, const int32_t *tokens, uint32_t n,
+                      uint32_t made_from, kv_ref *out) {
+  uint32_t best = kv_prefix_find(k, salt, tokens, n, made_from);
+  *out = (kv_ref){0};
+  if (best == KV_NO_NODE) return 0;
+  const kv_node *node = &k->nodes[best];
+  *out = (kv_ref){node->key, node->depth * KV_PAGE_TOKENS, node->made_from};
   return out->tokens;
 }
 
@@ -383,7 +385,7 @@ static bool node_serves(const kv *k, uint32_t n, uint64_t salt, const int32_t *t
       return false;
     for (uint32_t g = 0; g < k->n_groups; g++) {
       const kv_pool_state *p = &k->pools[g];
-      uint32_t begin = kv_is_full(p) ? 0 : window_begin(&p->group, depth);
+      uint32_t begin = kv_is_full(p) ? 0 : kv_window_begin(&p->group, depth);
       if (i >= begin && node->page[g] == KV_NO_PAGE) return false;
     }
   }
@@ -393,7 +395,7 @@ static bool node_serves(const kv *k, uint32_t n, uint64_t salt, const int32_t *t
 /* Would these pages break what others were promised? See internal.h. */
 static bool may_attach(const kv *k, const kv_sequence *s, uint32_t g, uint32_t n, uint32_t depth) {
   const kv_pool_state *p = &k->pools[g];
-  uint32_t begin = kv_is_full(p) ? 0 : window_begin(&p->group, depth), cached = 0;
+  uint32_t begin = kv_is_full(p) ? 0 : kv_window_begin(&p->group, depth), cached = 0;
   uint32_t held = depth - begin, promised = s->promised[g], promisable = kv_pool_promisable(p);
   if (!kv_is_full(p)) return held <= promised || held - promised <= promisable;
   for (; n != KV_NO_NODE; n = k->nodes[n].parent) cached += p->pages[k->nodes[n].page[g]].refs == 0;
@@ -404,7 +406,7 @@ static void attach_group(kv *k, kv_sequence *s, uint32_t g, uint32_t n) {
   kv_pool_state *p = &k->pools[g];
   uint32_t depth = k->nodes[n].depth;
   p->claims -= kv_claim(s, g);
-  s->first[g] = kv_is_full(p) ? 0 : window_begin(&p->group, depth);
+  s->first[g] = kv_is_full(p) ? 0 : kv_window_begin(&p->group, depth);
   s->end[g] = depth;
   for (uint32_t i = depth; i-- > s->first[g]; n = k->nodes[n].parent) {
     s->table[g][i] = k->nodes[n].page[g];

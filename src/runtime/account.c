@@ -47,7 +47,7 @@ static void trace(troika_runtime *rt, const launch *l, int64_t start_ns, int64_t
 }
 
 void account_stretch(troika_runtime *rt, const launch *l, int64_t start_ns, int64_t end_ns) {
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i]) account_one(rt->places[i], l, start_ns, end_ns);
   for (request *r = rt->queue_first; r; r = r->next) account_one(r, l, start_ns, end_ns);
   pthread_mutex_lock(&rt->stats_lock);
@@ -128,13 +128,27 @@ static void show(const troika_runtime *rt, request *r, uint32_t place, int64_t n
   }
 }
 
-void account_show(troika_runtime *rt, request *r) {
-  uint32_t place = 0;
-  if (r->state == REQUEST_QUEUED) {
-    const request *q = rt->queue_first;
-    for (place = 1; q != r; q = q->next) place++;
+/* The queue is kept in order of arrival; who goes first goes by band, then by arrival. */
+static uint32_t place_of(const troika_runtime *rt, const request *r) {
+  uint32_t place = 1;
+  bool behind = false;
+  for (const request *q = rt->queue_first; q; q = q->next) {
+    behind = behind || q == r;
+    place += q->band < r->band || (q->band == r->band && !behind);
   }
-  show(rt, r, place, clock_now(rt->clock));
+  return place;
+}
+
+void account_show(troika_runtime *rt, request *r) {
+  show(rt, r, r->state == REQUEST_QUEUED ? place_of(rt, r) : 0, clock_now(rt->clock));
+}
+
+static void show_queue(troika_runtime *rt, int64_t now_ns) {
+  uint32_t count[SCHED_BANDS] = {0}, next[SCHED_BANDS], before = 0;
+  for (const request *r = rt->queue_first; r; r = r->next) count[r->band]++;
+  for (int band = 0; band < SCHED_BANDS; before += count[band++]) next[band] = before;
+  for (request *r = rt->queue_first; r; r = r->next) show(rt, r, ++next[r->band], now_ns);
+  rt->queue_shown_ns = now_ns;
 }
 
 static void count_kv(troika_runtime *rt, troika_runtime_stats *s) {
@@ -170,20 +184,15 @@ static void trace_counters(troika_runtime *rt, const uint32_t running[2], int64_
 
 void account_update(troika_runtime *rt) {
   int64_t now = clock_now(rt->clock);
-  uint32_t running[2] = {0, 0}, queued[2] = {0, 0}, place = 0;
-  bool show_queue = now - rt->queue_shown_ns >= QUEUE_SHOWN_NS;
-  for (uint32_t i = 0; i < rt->parallel; i++) {
+  uint32_t running[2] = {0, 0}, queued[2] = {0, 0};
+  for (uint32_t i = 0; i < rt->n_places; i++) {
     request *r = rt->places[i];
     if (!r) continue;
     running[r->band == SCHED_BAND_P]++;
     show(rt, r, 0, now);
   }
-  for (request *r = rt->queue_first; r; r = r->next) {
-    queued[r->band == SCHED_BAND_P]++;
-    place++;
-    if (show_queue) show(rt, r, place, now);
-  }
-  if (show_queue) rt->queue_shown_ns = now;
+  for (const request *r = rt->queue_first; r; r = r->next) queued[r->band == SCHED_BAND_P]++;
+  if (now - rt->queue_shown_ns >= QUEUE_SHOWN_NS) show_queue(rt, now);
   if (rt->trace) trace_counters(rt, running, now);
   const sched_memory *m = &rt->memory;
   pthread_mutex_lock(&rt->stats_lock);
@@ -205,6 +214,7 @@ void account_update(troika_runtime *rt) {
   s->piggybacked = m->piggybacked;
   s->dropped = m->drops;
   s->preempt_bound_ms = (double)rt->costs.stop_ns * 1e-6;
+  s->bound_measured = rt->profile.facts.measured;
   s->model_error = (double)rt->costs.error_q / COST_ONE;
   rt->shown_costs = rt->costs;
   pthread_mutex_unlock(&rt->stats_lock);

@@ -13,11 +13,13 @@
  *   profile.c    measures what launches cost, while there is nothing else to do
  *   sessions.c   which sessions wait for their tools
  *   sample.c     logits to token, pure
+ *   quantile.c   of the last values of something, pure
  *
  * Ownership: a `request` is made by submit on the client's thread, belongs to the runtime thread
  * from the SUBMIT message until its END is written, then to those streams that read it, the last of
- * which frees it (refs). What both touch is guarded by stream.lock: the records up to the stream's
- * `written`, the end once `ended` is set. */
+ * which frees it (refs); one that all of them left while its launch went on is freed with that.
+ * What both touch is guarded by stream.lock: the records up to the stream's `written`, the end once
+ * `ended` is set. */
 #ifndef RUNTIME_INTERNAL_H
 #define RUNTIME_INTERNAL_H
 
@@ -30,6 +32,7 @@
 #include "model/model.h"
 #include "runtime/mailbox.h"
 #include "runtime/profile.h"
+#include "runtime/quantile.h"
 #include "runtime/recorder.h"
 #include "runtime/sample.h"
 #include "runtime/sessions.h"
@@ -107,10 +110,13 @@ typedef struct request {
   grammar *form;       /* NULL: free text */
   uint32_t *allowed;   /* the tokens that may come next, a bit each, if allowed_known */
   bool allowed_known;
+  bool left; /* all readers left it to its launch once: the runtime has one of refs until its end */
   int64_t form_ns;            /* CPU time that the grammar's steps have taken */
   struct launch *launch;      /* that holds rows of it; NULL: none */
   bool in_last, judged;       /* judged: the policy has let it in, or found no reason against it */
   const troika_stream *share; /* asked for; looked at once, when the SUBMIT arrives */
+  uint32_t expectation;       /* of its cached prefix, while QUEUED; or KV_NO_EXPECTATION */
+  uint8_t expected_band;      /* as it was then */
   /* Waits for the first behind_tokens of its prompt, which that request is computing. */
   uint32_t behind, behind_tokens; /* behind: its id, or SCHED_NONE */
   uint32_t followers;             /* requests that wait behind this one */
@@ -151,7 +157,7 @@ struct troika_stream {
   pthread_cond_t changed;
   uint32_t written;
   bool ended, detached; /* END is set; the runtime has let go of the stream */
-  bool left;            /* cancelled while others went on to read: its own end */
+  bool left; /* cancelled while others went on to read, or its launch went on: its own end */
   troika_stream_info info;
 };
 
@@ -184,6 +190,7 @@ typedef struct launch {
   uint32_t n_decodes[2];
   cost_load load;
   int64_t start_ns, done_ns, total_ns; /* of this stretch; of those before; predicted, of all */
+  int64_t stop_asked_ns;               /* STOPPING: since when */
 } launch;
 
 struct troika_runtime {
@@ -200,6 +207,7 @@ struct troika_runtime {
   bool started;
   completion_letter completions[DEVICE_LISTS_MAX + 1];
   uint32_t parallel, queue_max, context, span_rows;
+  uint32_t n_places; /* parallel, and one for background that has starved (sched.h, aged) */
   uint32_t open_max; /* parallel + queue_max: where submit refuses */
   _Atomic uint32_t streams;
   sched_config config;
@@ -211,18 +219,19 @@ struct troika_runtime {
   device_tables tables;
   device_run runs[SLOT_COUNT];
   device_row *rows; /* [sum of slot rows] */
-  device_seq *seqs; /* [parallel] */
+  device_seq *seqs; /* [n_places] */
   float *logits_memory;
   size_t logits_bytes;
-  request *places[RUNTIME_PARALLEL_MAX];
+  request *places[RUNTIME_PARALLEL_MAX + 1];
   request *queue_first, *queue_last;
-  uint32_t queued;
+  uint32_t queued, left_requests;
   message *closing;    /* streams to let go of when their request has ended */
   troika_stream *news; /* whose clients are to be told, once the next launch is on its way */
   uint32_t next_id;
   launch launches[SCHED_LAUNCHES_MAX];
-  launch *flight; /* on the device now; NULL: none */
-  cost_table costs;
+  launch *flight;   /* on the device now; NULL: none */
+  cost_table costs; /* its stop_ns: see profile_stop_bound */
+  quantile stops;   /* ns from asking a launch to stop until it was seen stopped */
   profile_state profile;
   sched_memory memory;
   sched_request *view; /* [3 open_max] */
@@ -230,7 +239,8 @@ struct troika_runtime {
   sched_action *actions;
   uint32_t actions_capacity;
   uint32_t mean_answer[2]; /* tokens, 16.16; by class: what is expected of one that does not say */
-  int64_t request_ns;      /* from submit to end, on average: an eighth of it is the last one's */
+  quantile needs[KV_GROUPS_MAX]; /* pages that reactive requests needed to be admitted */
+  int64_t request_ns; /* from submit to end, on average: an eighth of it is the last one's */
   int64_t decided_ns, queue_shown_ns;
   uint64_t made[2];   /* tokens, by class */
   uint32_t traced[3]; /* the last values of the timeline's counters */
@@ -264,6 +274,8 @@ request *request_by_id(troika_runtime *rt, uint32_t id);
 request *request_of(troika_runtime *rt, const troika_stream *s);
 void request_arrive(troika_runtime *rt, request *r);
 void request_admit(troika_runtime *rt, request *r);
+/* It waits: what is cached of its prefix by now counts as used at once, by its present band. */
+void request_expect(troika_runtime *rt, request *r);
 void request_suspend(troika_runtime *rt, request *r);
 /* Pages that admission, or its next row, takes beyond what it was promised. */
 void request_need(const troika_runtime *rt, const request *r, uint32_t need[KV_GROUPS_MAX]);
@@ -272,7 +284,7 @@ bool request_grow(troika_runtime *rt, request *r); /* promises them; false: not 
 void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_status status,
                  const char *text);
 void request_attach(troika_runtime *rt, troika_stream *s);
-/* Readers that have gone while others read on; and the requests that all have left. */
+/* Readers that have gone while others read on, or while its launch goes on for others, are told. */
 void request_drop_readers(troika_runtime *rt, request *r);
 bool request_cancelled(const request *r); /* by all of its readers */
 /* Those that wait behind `r` need not any more, as far as their pages are there or will not be. */

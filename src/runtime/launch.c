@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/internal.h"
 
 device_row *launch_slot_rows(troika_runtime *rt, uint32_t slot) {
@@ -101,7 +102,7 @@ static void for_each_row_owner(launch *l, int64_t now, void (*visit)(request *, 
 }
 
 static void clear_last(troika_runtime *rt) {
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i]) rt->places[i]->in_last = false;
 }
 
@@ -145,6 +146,7 @@ void launch_stop(troika_runtime *rt, launch *l) {
   CHECK(l->active && l == rt->flight);
   if (l->state == SCHED_STOPPING) return;
   l->state = SCHED_STOPPING;
+  l->stop_asked_ns = clock_now(rt->clock);
   rt->cpu->driver->queue_stop(rt->queue, &l->event);
 }
 
@@ -263,10 +265,32 @@ static void count_preemption(request *r, int64_t now) {
   r->preemptions++;
 }
 
+/* A launch that ended before it could stop says nothing of how long a stop takes. */
+static void count_stop(troika_runtime *rt, const launch *l, int64_t now) {
+  bool asked = l->state == SCHED_STOPPING, raised = rt->costs.stop_ns > rt->profile.stop_ns;
+  int64_t ns = now - l->stop_asked_ns;
+  if (asked) {
+    quantile_add(&rt->stops, ns);
+    rt->costs.stop_ns = profile_stop_bound(&rt->stops, rt->profile.stop_ns, rt->config.preempt_ns);
+  }
+  if (!raised && rt->costs.stop_ns > rt->profile.stop_ns)
+    log_line(LOG_INFO,
+             "launches stop later than the cost table says: the preemption bound is %.2f ms now",
+             (double)rt->costs.stop_ns * 1e-6);
+  pthread_mutex_lock(&rt->stats_lock);
+  troika_runtime_stats *s = &rt->stats;
+  s->stops++;
+  s->preemptions += asked;
+  s->stop_p95_ms = (double)quantile_of(&rt->stops, 950) * 1e-6;
+  if (asked && (double)ns * 1e-6 > s->stop_max_ms) s->stop_max_ms = (double)ns * 1e-6;
+  pthread_mutex_unlock(&rt->stats_lock);
+}
+
 void launch_complete(troika_runtime *rt, const device_completion *c) {
   launch *l = rt->flight;
   CHECK(l && l->event.sequence == c->event.sequence);
   bool stopped = c->panel != UINT32_MAX;
+  int64_t now = clock_now(rt->clock);
   rt->flight = NULL;
   account_stretch(rt, l, c->start_ns, c->end_ns);
   l->done_ns += c->end_ns - c->start_ns;
@@ -275,10 +299,7 @@ void launch_complete(troika_runtime *rt, const device_completion *c) {
     finish_launch(rt, l);
     return;
   }
-  pthread_mutex_lock(&rt->stats_lock);
-  rt->stats.stops++;
-  rt->stats.preemptions += l->state == SCHED_STOPPING;
-  pthread_mutex_unlock(&rt->stats_lock);
+  count_stop(rt, l, now);
   if (l->state == SCHED_STOPPING) for_each_row_owner(l, 0, count_preemption);
   rt->runs[l->commands[0].run].panel = c->panel;
   l->state = SCHED_STOPPED;

@@ -199,7 +199,7 @@ static size_t apply_one(troika_runtime *rt, const sched_action *a, size_t n) {
 
 /* What the clients did since: streams left, suspended. */
 static void look_at_readers(troika_runtime *rt, int64_t now_ns) {
-  for (uint32_t i = 0; i < rt->parallel; i++) {
+  for (uint32_t i = 0; i < rt->n_places; i++) {
     request *r = rt->places[i];
     if (!r) continue;
     request_drop_readers(rt, r);
@@ -228,7 +228,7 @@ static bool turn(troika_runtime *rt, int64_t *wake_ns) {
   }
   if (rt->closing) retry_closing(rt);
   tell_news(rt);
-  for (uint32_t i = 0; i < rt->parallel; i++) /* the devices are busy meanwhile */
+  for (uint32_t i = 0; i < rt->n_places; i++) /* the devices are busy meanwhile */
     if (rt->places[i]) constrain_prepare(rt->places[i]);
   account_update(rt);
   return n || measures;
@@ -238,14 +238,14 @@ void *runtime_main(void *runtime) {
   troika_runtime *rt = runtime;
   os_thread_name("runtime");
   rt->math.thread_setup();
-  while (!rt->quitting) {
+  while (!rt->quitting || rt->left_requests) {
     uint32_t seen = mailbox_signal(&rt->mail);
     int64_t wake_ns = INT64_MAX;
     for (message *m = mailbox_take(&rt->mail), *next; m; m = next) {
       next = m->next; /* the message may be gone or reused once handled */
       handle_message(rt, m);
     }
-    if (turn(rt, &wake_ns) || rt->quitting) continue;
+    if (turn(rt, &wake_ns) || (rt->quitting && !rt->left_requests)) continue;
     int64_t now = clock_now(rt->clock);
     mailbox_sleep(&rt->mail, seen, wake_ns == INT64_MAX ? -1 : wake_ns > now ? wake_ns - now : 0);
   }

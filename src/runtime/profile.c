@@ -30,7 +30,7 @@ static const int64_t budgets[] = {[PROFILE_POINTS] = INT64_C(18000000000),
 static bool idle(const troika_runtime *rt) {
   if (rt->quitting || rt->flight || rt->queue_first || atomic_load(&rt->outstanding[0]))
     return false;
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i]) return false;
   return true;
 }
@@ -96,10 +96,13 @@ static void finish(troika_runtime *rt, profile_facts *facts) {
   int64_t share = s->cpu_us * 1000 / worked_us;
   facts->share = share > 1000 ? 1000 : (uint32_t)share; /* more: the runtime's own thread */
   rt->costs = s->table;
+  s->stop_ns = s->table.stop_ns;
   pthread_mutex_lock(&rt->stats_lock);
   rt->shown_costs = s->table;
   s->facts = *facts;
   pthread_mutex_unlock(&rt->stats_lock);
+  log_line(LOG_INFO, "the preemption bound was measured: a launch stops within %.2f ms",
+           (double)s->stop_ns * 1e-6);
   bool quiet = facts->share >= PROFILE_QUIET;
   if (quiet || s->asked)
     s->tries_left = 0;
@@ -468,6 +471,7 @@ troika_status profile_open(troika_runtime *rt, const char *path, troika_error *e
   profile_guess(rt, &rt->costs);
   if (!profile_identify(rt, path)) return error_set(err, TROIKA_NO_MEMORY, "no memory for a path");
   if (!s->path || !profile_load(rt)) s->tries_left = TRIES;
+  s->stop_ns = rt->costs.stop_ns;
   pthread_mutex_lock(&rt->stats_lock);
   rt->shown_costs = rt->costs;
   pthread_mutex_unlock(&rt->stats_lock);

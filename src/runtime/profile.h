@@ -30,6 +30,7 @@
 #include "device/device.h"
 #include "plan/cost.h"
 #include "runtime/mailbox.h"
+#include "runtime/quantile.h"
 #include "troika/runtime.h"
 
 enum {
@@ -40,6 +41,7 @@ enum {
   PROFILE_CHECK_ROUNDS = 3,
   PROFILE_GAPS = 24,
   PROFILE_STOPS = 120,
+  PROFILE_STOPS_PROVE = 32,
   PROFILE_ROWS_MAX = 64, /* GEN rows: sequences at once */
   PROFILE_QUIET = 750    /* share below which others had the machine */
 };
@@ -106,6 +108,7 @@ typedef struct profile_state {
   uint32_t n_gaps, n_stops, tries, panel, unasked;
   uint32_t ratio[2]; /* of GEN and PROMPT launches: measured over guessed, 16.16 */
   uint64_t random;
+  int64_t stop_ns;      /* of the table in use, as it was measured or guessed */
   cost_table table;     /* in the making */
   profile_facts making; /* about it */
 
@@ -151,6 +154,11 @@ int64_t profile_low(int64_t *ns, uint32_t n); /* that quantile; sorts; 0 if n is
 int64_t profile_time(const profile_point *p); /* of its repetitions; 0: none */
 /* s->table, so far a guess, from the points, gaps and stops; false: too little was measured. */
 bool profile_build(profile_state *s, const graph *g, profile_facts *facts);
+/* What a stop is held to take at most, from the table's own stop_ns and the stops of launches seen
+ * since: the 95th percentile of these, at most `most_ns`, once there are PROFILE_STOPS_PROVE
+ * and it is longer; else the table's. So no single late stop moves it, and it falls back when they
+ * are shorter again. */
+int64_t profile_stop_bound(const quantile *stops, int64_t table_ns, int64_t most_ns);
 /* Of the checks; the last step. */
 void profile_errors(profile_state *s, const graph *g, profile_facts *facts);
 

@@ -203,6 +203,13 @@ static int64_t saved(const profile_state *s, uint32_t gen) {
   return ns > 0 ? ns : 0;
 }
 
+int64_t profile_stop_bound(const quantile *stops, int64_t table_ns, int64_t most_ns) {
+  if (stops->n < PROFILE_STOPS_PROVE) return table_ns;
+  int64_t seen = quantile_of(stops, 950);
+  if (seen > most_ns) seen = most_ns;
+  return seen > table_ns ? seen : table_ns;
+}
+
 bool profile_build(profile_state *s, const graph *g, profile_facts *facts) {
   cost_table *t = &s->table;
   kv_slope(s, g, true, &t->gen_kv_ns_per_mib);

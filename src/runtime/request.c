@@ -17,7 +17,7 @@ enum { CHANCE = 100, CHANCE_SESSION = 500, CHANCE_HINTED = 800 };
 /* ---- finding ---- */
 
 request *request_by_id(troika_runtime *rt, uint32_t id) {
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i] && rt->places[i]->id == id) return rt->places[i];
   for (request *r = rt->queue_first; r; r = r->next)
     if (r->id == id) return r;
@@ -31,7 +31,7 @@ static bool reads(const request *r, const troika_stream *s) {
 }
 
 request *request_of(troika_runtime *rt, const troika_stream *s) {
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i] && reads(rt->places[i], s)) return rt->places[i];
   for (request *r = rt->queue_first; r; r = r->next)
     if (reads(r, s)) return r;
@@ -78,34 +78,45 @@ static void queue_remove(troika_runtime *rt, request *r) {
 
 /* ---- followers: the same prompt prefix is computed once ---- */
 
-static uint32_t shared_tokens(const request *a, const request *b) {
-  uint32_t n = a->prompt_n < b->prompt_n ? a->prompt_n : b->prompt_n, i = 0;
-  while (i < n && a->tokens[i] == b->tokens[i]) i++;
-  return i / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+static bool share_page(const request *a, const request *b, uint32_t at) {
+  uint32_t n = a->prompt_n < b->prompt_n ? a->prompt_n : b->prompt_n;
+  return at + KV_PAGE_TOKENS <= n &&
+         !memcmp(a->tokens + at, b->tokens + at, KV_PAGE_TOKENS * sizeof *a->tokens);
+}
+
+/* In whole pages, if that is more than `least`. */
+static uint32_t shared_tokens(const request *a, const request *b, uint32_t least) {
+  uint32_t i = 0;
+  if (!share_page(a, b, least)) return 0; /* mostly */
+  while (share_page(a, b, i)) i += KV_PAGE_TOKENS;
+  return i;
 }
 
 /* `r` waits for the pages that `owner` is computing, if it shares more than is there by now. At
  * least one row of r is left, to give its logits. */
 static bool could_follow(const request *r, const request *owner, uint32_t *best) {
-  if (owner == r || owner->scope != r->scope || owner->behind != SCHED_NONE ||
+  if (owner->scope != r->scope || owner->behind != SCHED_NONE ||
       owner->computed >= request_target(owner) || owner->no_prefix_cache ||
-      view_is_suspended(owner))
+      view_is_suspended(owner) || request_cancelled(owner))
     return false;
-  uint32_t shared = shared_tokens(r, owner);
-  if (shared >= r->prompt_n) shared -= KV_PAGE_TOKENS;
+  uint32_t shared = shared_tokens(r, owner, *best);
+  if (shared && shared >= r->prompt_n) shared -= KV_PAGE_TOKENS;
   if (shared <= owner->computed || shared <= *best) return false;
   *best = shared;
   return true;
 }
 
+/* Of those that wait only one in front of it, so that of two one goes on. */
 static void follow(troika_runtime *rt, request *r) {
   enum { LOOK = 64 }; /* of the queue: the rest is far from being computed */
   request *owner = NULL;
-  uint32_t best = 0, looked = 0;
+  kv_ref unused;
+  uint32_t looked = 0;
   if (r->no_prefix_cache) return;
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  uint32_t best = kv_match(rt->pages, r->scope, r->tokens, r->prompt_n, true, &unused);
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i] && could_follow(r, rt->places[i], &best)) owner = rt->places[i];
-  for (request *q = rt->queue_first; q && looked < LOOK; q = q->next, looked++)
+  for (request *q = rt->queue_first; q && q != r && looked < LOOK; q = q->next, looked++)
     if (could_follow(r, q, &best)) owner = q;
   if (!owner) return;
   r->behind = owner->id;
@@ -113,27 +124,20 @@ static void follow(troika_runtime *rt, request *r) {
   owner->followers++;
 }
 
-/* If the shared pages are there, all start from them; if they will not come, the first of those
- * that wait computes them for the rest. */
+/* Once the shared pages are there, or will not come, those that waited for them are looked at anew,
+ * each after those in front of it: they may share more with each other than they did with `r`, or
+ * the first of them computes for the rest what `r` did not. */
 void request_release_followers(troika_runtime *rt, request *r) {
   bool comes = r->state != REQUEST_ENDED && !request_cancelled(r) && !view_is_suspended(r);
-  request *next = NULL;
+  int64_t now = clock_now(rt->clock);
   if (!r->followers) return;
   for (request *q = rt->queue_first; q; q = q->next) {
-    if (q->behind != r->id) continue;
-    bool there = r->computed >= q->behind_tokens;
-    if (comes && !there) continue;
+    if (q->behind != r->id || (comes && r->computed < q->behind_tokens)) continue;
     r->followers--;
     q->behind = SCHED_NONE;
-    q->waiting_ns = clock_now(rt->clock);
-    if (there) continue;
-    uint32_t whole = q->behind_tokens / KV_PAGE_TOKENS * KV_PAGE_TOKENS; /* as they are compared */
-    if (next && next->scope == q->scope && shared_tokens(next, q) >= whole) {
-      q->behind = next->id;
-      next->followers++;
-    } else if (!next && !request_cancelled(q)) {
-      next = q;
-    }
+    q->waiting_ns = now;
+    follow(rt, q);
+    request_expect(rt, q);
   }
 }
 
@@ -162,6 +166,8 @@ void request_arrive(troika_runtime *rt, request *r) {
   }
   runtime_sessions_begin(rt->sessions, r->session);
   queue_insert(rt, r);
+  r->expectation = KV_NO_EXPECTATION;
+  request_expect(rt, r);
 }
 
 static void reader_remove(request *r, troika_stream *s) {
@@ -188,17 +194,41 @@ void request_attach(troika_runtime *rt, troika_stream *s) {
   stream_has_news(rt, s);
 }
 
+static void reader_leaves(troika_runtime *rt, request *r, troika_stream *s) {
+  reader_remove(r, s);
+  pthread_mutex_lock(&s->lock);
+  s->left = s->ended = true;
+  pthread_mutex_unlock(&s->lock);
+  stream_has_news(rt, s);
+}
+
+static bool shares_launch(const request *r) {
+  const launch *l = r->launch;
+  return l && l->n_decodes[0] + l->n_decodes[1] + (l->prefill != NULL) > 1;
+}
+
+/* Nobody reads it any more, but its launch goes on for others: its readers are told at once, and it
+ * is kept until that launch has ended. One may still attach meanwhile, who had begun to before. */
+static void leave_to_launch(troika_runtime *rt, request *r) {
+  if (!r->left) {
+    r->left = true;
+    rt->left_requests++;
+    atomic_fetch_add(&r->refs, 1);
+  }
+  account_show(rt, r); /* what their ends will say */
+  while (r->readers) reader_leaves(rt, r, r->readers);
+}
+
 void request_drop_readers(troika_runtime *rt, request *r) {
-  if (!r->readers->reader_next || request_cancelled(r)) return;
+  if (!r->readers) return;
+  if (request_cancelled(r)) {
+    if (shares_launch(r)) leave_to_launch(rt, r);
+    return;
+  }
   for (troika_stream *s = r->readers, *next; s; s = next) {
     next = s->reader_next;
-    /* The last one stays even if it has just left as well: then the request itself ends. */
-    if (!atomic_load(&s->cancelled) || !r->readers->reader_next) continue;
-    reader_remove(r, s);
-    pthread_mutex_lock(&s->lock);
-    s->left = s->ended = true;
-    pthread_mutex_unlock(&s->lock);
-    stream_has_news(rt, s);
+    /* The last one stays even if it has just left as well: it is looked at again. */
+    if (atomic_load(&s->cancelled) && r->readers->reader_next) reader_leaves(rt, r, s);
   }
 }
 
@@ -233,14 +263,42 @@ bool request_grow(troika_runtime *rt, request *r) {
   return true;
 }
 
-/* What its pages will be worth: V of scheduling.md 6. */
-static void claim_pages(troika_runtime *rt, const request *r, uint32_t p, int64_t next_use_ns) {
-  int64_t span = cost_prefill(&rt->costs, rt->span_rows, 0);
-  kv_claim_hint claim = {.w = r->band == SCHED_BAND_P ? 1 : 4,
+/* What its pages will be worth: V of scheduling.md 6. Computing them again costs the more the
+ * deeper they are: each row reads what is in front of it, but for windows, whose part soon stays as
+ * it is. */
+static kv_claim_hint price_of(const troika_runtime *rt, const request *r, uint32_t p,
+                              int64_t next_use_ns) {
+  enum { POSITIONS = 1024 };
+  uint32_t rows = rt->span_rows;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < rt->g->n_groups; i++)
+    if (!rt->g->groups[i].window) bytes += rt->g->groups[i].page_bytes / KV_PAGE_TOKENS * POSITIONS;
+  int64_t span = cost_prefill(&rt->costs, rows, 0);
+  int64_t deeper = (cost_prefill(&rt->costs, rows, bytes * rows) - span) / rows;
+  return (kv_claim_hint){.w = r->band == SCHED_BAND_P ? 1 : 4,
                          .p = p,
-                         .cost_ns_per_token = (uint64_t)(span / rt->span_rows),
+                         .cost_ns_per_token = (uint64_t)(span / rows),
+                         .depth_ns = deeper < UINT32_MAX ? (uint32_t)deeper : UINT32_MAX,
                          .next_use_ns = next_use_ns};
+}
+
+static void claim_pages(troika_runtime *rt, const request *r, uint32_t p, int64_t next_use_ns) {
+  kv_claim_hint claim = price_of(rt, r, p, next_use_ns);
   kv_hint(rt->pages, r->seq, &claim);
+}
+
+static void expect_no_more(troika_runtime *rt, request *r) {
+  kv_expect_end(rt->pages, r->expectation);
+  r->expectation = KV_NO_EXPECTATION;
+}
+
+void request_expect(troika_runtime *rt, request *r) {
+  kv_claim_hint price = price_of(rt, r, 1000, clock_now(rt->clock));
+  expect_no_more(rt, r);
+  r->expected_band = r->band;
+  if (r->no_prefix_cache) return;
+  uint32_t generated_from = r->n > r->prompt_n ? r->prompt_n : UINT32_MAX;
+  r->expectation = kv_expect(rt->pages, r->scope, r->tokens, r->n, generated_from, &price);
 }
 
 static void claim_by_hints(troika_runtime *rt, const request *r, int64_t now) {
@@ -277,23 +335,44 @@ static void find_prefix(troika_runtime *rt, request *r, bool again) {
   if (!again) r->cached = r->computed;
 }
 
+/* The 90th percentile of what reactive requests need is kept for the next one. */
+static void count_need(troika_runtime *rt, const request *r) {
+  enum { ENOUGH = 20, P90 = 900 };
+  uint32_t need[KV_GROUPS_MAX];
+  if (r->band == SCHED_BAND_P || r->start_ns || rt->parallel == 1) return;
+  request_need(rt, r, need);
+  for (uint32_t i = 0; i < rt->g->n_groups; i++) {
+    quantile_add(&rt->needs[i], need[i]);
+    if (rt->needs[i].n < ENOUGH) continue;
+    rt->config.reserve[i] = (uint32_t)quantile_of(&rt->needs[i], P90);
+  }
+}
+
 void request_admit(troika_runtime *rt, request *r) {
   uint32_t place = 0;
   while (rt->places[place]) place++;
-  CHECK(place < rt->parallel);
+  CHECK(place < rt->n_places);
   troika_status status = kv_sequence_open(rt->pages, &r->seq);
   CHECK(status == TROIKA_OK);
   r->promised = tokens_ahead(r, r->n);
-  status = kv_sequence_promise(rt->pages, r->seq, r->promised);
-  CHECK(status == TROIKA_OK); /* the policy counted the pages */
+  if (kv_sequence_promise(rt->pages, r->seq, r->promised)) {
+    /* The policy takes it that who was suspended for it gave all pages back, but others share
+     * some: it waits, and the next decision sees what is there. */
+    kv_sequence_close(rt->pages, r->seq);
+    r->promised = 0;
+    return;
+  }
   for (uint32_t i = 0; i < rt->g->n_groups; i++)
     rt->seqs[r->seq].pages[i] = kv_sequence_pages(rt->pages, r->seq, i);
+  count_need(rt, r);
   queue_remove(rt, r);
+  expect_no_more(rt, r);
   r->place = place;
   r->state = REQUEST_PREFILL;
   rt->places[place] = r;
   bool again = r->start_ns != 0;
   find_prefix(rt, r, again);
+  if (r->n > r->prompt_n && r->computed == request_target(r)) r->state = REQUEST_DECODE;
   pthread_mutex_lock(&rt->stats_lock);
   if (!again && !r->no_prefix_cache) {
     rt->stats.cached_tokens += r->cached;
@@ -313,6 +392,7 @@ void request_suspend(troika_runtime *rt, request *r) {
   r->state = REQUEST_QUEUED;
   r->preemptions++;
   queue_insert(rt, r);
+  request_expect(rt, r);
   pthread_mutex_lock(&rt->stats_lock);
   rt->stats.suspensions++;
   pthread_mutex_unlock(&rt->stats_lock);
@@ -346,6 +426,7 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
   CHECK(!r->launch);
   if (r->state == REQUEST_QUEUED) {
     queue_remove(rt, r);
+    expect_no_more(rt, r);
   } else {
     claim_by_hints(rt, r, now);
     release_place(rt, r);
@@ -365,6 +446,7 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
   /* A reader that sees its end may let go of the request at once. */
   troika_stream *first = r->readers;
   uint32_t made = r->made;
+  bool left = r->left;
   r->readers = NULL;
   for (troika_stream *s = first, *next; s; s = next) {
     next = s->reader_next;
@@ -374,4 +456,7 @@ void request_end(troika_runtime *rt, request *r, troika_finish finish, troika_st
     pthread_mutex_unlock(&s->lock);
     stream_has_news(rt, s);
   }
+  if (!left) return;
+  rt->left_requests--;
+  request_let_go(r);
 }

@@ -15,7 +15,8 @@ enum {
   PARALLEL_DEFAULT = 32,
   QUEUE_DEFAULT = 256,
   SPAN_DEFAULT = 256,
-  SPAN_MIN = 16
+  SPAN_MIN = 16,
+  EXPECTED_MOST = 1024 /* of waiting requests, whose cached prefixes count as used at once */
 };
 
 static troika_status check_real(const char *name, double *value, double missing, double high,
@@ -41,7 +42,7 @@ static uint32_t ratio(double value) {
   return (uint32_t)(value * SCHED_ONE + 0.5);
 }
 
-/* Pages kept for reactive work: what one request of usual size needs. */
+/* Pages kept for reactive work: what one request of usual size needs, until it is known. */
 static void set_config(troika_runtime *rt, const troika_runtime_options *o) {
   enum { USUAL_TOKENS = 1024 };
   uint32_t usual = rt->context / 4 < USUAL_TOKENS ? rt->context / 4 : USUAL_TOKENS;
@@ -132,7 +133,8 @@ static troika_status create_pages(troika_runtime *rt, uint64_t bytes, troika_err
                            .layers = g->groups[i].layers,
                            .page_bytes = g->groups[i].page_bytes};
   if (!bytes) bytes = kv_bytes_default(g, rt->parallel, rt->context, rt->span_rows);
-  kv_options options = {groups, g->n_groups, rt->parallel, rt->context, rt->span_rows, bytes};
+  kv_options options = {groups,        g->n_groups, rt->n_places, rt->context,
+                        rt->span_rows, bytes,       EXPECTED_MOST};
   troika_status status = kv_create(&options, &rt->pages, err);
   for (uint32_t i = 0; !status && i < g->n_groups; i++)
     rt->tables.kv_pool[i] = kv_pool(rt->pages, i);
@@ -151,7 +153,7 @@ static troika_status create_tables(troika_runtime *rt, troika_error *err) {
     logits += (size_t)t->slot_wants[i] * stride;
   }
   rt->rows = calloc(rows, sizeof *rt->rows);
-  rt->seqs = calloc(rt->parallel, sizeof *rt->seqs);
+  rt->seqs = calloc(rt->n_places, sizeof *rt->seqs);
   rt->view = calloc(3 * rt->open_max, sizeof *rt->view);
   rt->seen = calloc(3 * rt->open_max, sizeof *rt->seen);
   rt->actions_capacity = 6 * rt->open_max + 8;
@@ -240,6 +242,8 @@ static void first_stats(troika_runtime *rt, const troika_runtime_options *o, int
   rt->stats.slot_bytes = slots;
   rt->stats.weight_bytes = all - slots;
   rt->stats.bcap_term = "none";
+  rt->stats.preempt_bound_ms = (double)rt->shown_costs.stop_ns * 1e-6;
+  rt->stats.bound_measured = rt->profile.facts.measured;
   rt->stats.load_s = (double)(clock_real_now(NULL) - began_ns) * 1e-9;
   troika_device_info info;
   rt->cpu->driver->describe(rt->cpu, &info);
@@ -267,6 +271,7 @@ troika_status troika_runtime_open(troika_model *model, const troika_runtime_opti
   rt->g = model->g;
   rt->clock = clock_real();
   rt->parallel = o.parallel;
+  rt->n_places = o.parallel + 1;
   rt->queue_max = o.queue_max;
   rt->open_max = o.parallel + o.queue_max;
   rt->context = o.context;

@@ -347,7 +347,11 @@ static void put_end(const troika_stream *s, const request *r, troika_event *even
   event->prompt_tokens = r->prompt_n;
   event->completion_tokens = s->read;
   event->finish = TROIKA_FINISH_CANCELLED;
-  if (s->left) return;
+  if (s->left) { /* the runtime writes there no more */
+    event->cached_tokens = s->info.cached_tokens;
+    event->timings = s->info.timings;
+    return;
+  }
   event->finish = r->finish;
   event->status = r->error.status;
   event->error_text = r->error.text;

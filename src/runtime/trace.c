@@ -48,29 +48,28 @@ struct runtime_trace {
   event ring[RING];
 };
 
-static const char *const band_names[] = {"reactive", "inherited", "background"};
-static const char *const band_colours[] = {"thread_state_running", "thread_state_runnable",
-                                           "thread_state_iowait"};
+/* What a slice is called: Perfetto colours slices by their name alone (it does not read `cname`);
+ * a name that said the phase as well would give each phase a colour of its own. */
+static const char *const class_names[] = {"reactive", "inherited", "proactive"};
 
 static double us(const runtime_trace *t, int64_t ns) {
   return (double)(ns - t->origin_ns) * 1e-3;
 }
 
-static uint8_t band_index(uint8_t band) {
-  return band < SCHED_BANDS ? band : SCHED_BAND_P;
+static const char *class_name(uint8_t band) {
+  return class_names[band < SCHED_BANDS ? band : SCHED_BAND_P];
 }
 
 static void write_stretch(runtime_trace *t, const trace_stretch *s) {
-  uint8_t band = band_index(s->band);
-  const char *what = !s->prompt_rows                          ? "decode"
-                     : s->reactive_rows || s->background_rows ? "decode + prefill"
-                                                              : "prefill";
+  const char *phase = !s->prompt_rows                          ? "decode"
+                      : s->reactive_rows || s->background_rows ? "decode + prefill"
+                                                               : "prefill";
   fprintf(t->file,
-          "{\"name\":\"%s %s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"ts\":%.3f,"
-          "\"dur\":%.3f,\"cname\":\"%s\",\"args\":{\"launch\":%u,\"prompt_rows\":%u,"
+          "{\"name\":\"%s\",\"cat\":\"launch\",\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"ts\":%.3f,"
+          "\"dur\":%.3f,\"args\":{\"phase\":\"%s\",\"launch\":%u,\"prompt_rows\":%u,"
           "\"reactive_rows\":%u,\"background_rows\":%u,\"promoted\":%s,\"stopped\":%s",
-          band_names[band], what, band_names[band], s->device, us(t, s->start_ns),
-          (double)(s->end_ns - s->start_ns) * 1e-3, band_colours[band], s->launch, s->prompt_rows,
+          class_name(s->band), s->device, us(t, s->start_ns),
+          (double)(s->end_ns - s->start_ns) * 1e-3, phase, s->launch, s->prompt_rows,
           s->reactive_rows, s->background_rows, s->promoted ? "true" : "false",
           s->stopped ? "true" : "false");
   if (s->prompt_rows) fprintf(t->file, ",\"request\":%u", s->request);
@@ -88,15 +87,13 @@ static unsigned lane_of(runtime_trace *t, const trace_request *r) {
 
 static void write_phase(runtime_trace *t, const trace_request *r, unsigned lane, const char *phase,
                         int64_t from_ns, int64_t to_ns) {
-  uint8_t band = band_index(r->band);
   if (!from_ns || to_ns < from_ns) return;
   fprintf(t->file,
-          "{\"name\":\"%s %s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":2,\"tid\":%u,\"ts\":%.3f,"
-          "\"dur\":%.3f,\"cname\":\"%s\",\"args\":{\"request\":%u,\"prompt_tokens\":%u,"
+          "{\"name\":\"%s\",\"cat\":\"request\",\"ph\":\"X\",\"pid\":2,\"tid\":%u,\"ts\":%.3f,"
+          "\"dur\":%.3f,\"args\":{\"phase\":\"%s\",\"request\":%u,\"prompt_tokens\":%u,"
           "\"cached_tokens\":%u,\"completion_tokens\":%u,\"finish\":\"%s\"}},\n",
-          band_names[band], phase, band_names[band], lane, us(t, from_ns),
-          (double)(to_ns - from_ns) * 1e-3, band_colours[band], r->id, r->prompt_tokens,
-          r->cached_tokens, r->completion_tokens, r->finish);
+          class_name(r->band), lane, us(t, from_ns), (double)(to_ns - from_ns) * 1e-3, phase, r->id,
+          r->prompt_tokens, r->cached_tokens, r->completion_tokens, r->finish);
 }
 
 static void write_request(runtime_trace *t, const trace_request *r) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trace.h - a timeline of the engine in a file that Perfetto opens: a row per device with its
- * launches, a row per request with its phases, coloured by class. The runtime thread puts events
- * into a bounded ring and never waits: what does not fit is counted and said in the file; a thread
- * of its own writes. Times: nanoseconds of the runtime's clock. */
+ * launches, a row per request with its phases. A slice is named by its class alone, which makes its
+ * colour the class's; its phase is in its arguments. The runtime thread puts events into a bounded
+ * ring and never waits: what does not fit is counted and said in the file; a thread of its own
+ * writes. Times: nanoseconds of the runtime's clock. */
 #ifndef RUNTIME_TRACE_H
 #define RUNTIME_TRACE_H
 

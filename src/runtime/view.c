@@ -16,6 +16,7 @@ uint8_t view_class(const request *r) {
 }
 
 bool view_is_suspended(const request *r) {
+  if (!r->readers) return false;
   for (const troika_stream *s = r->readers; s; s = s->reader_next)
     if (!atomic_load(&s->suspended)) return false;
   return true;
@@ -96,22 +97,29 @@ static void lift_owners(troika_runtime *rt, sched_view *view) {
     for (uint32_t i = 0; i < view->n_requests; i++) {
       if (rt->seen[i]->behind == SCHED_NONE) continue;
       uint8_t band = band_of(&rt->view[i]);
-      for (uint32_t k = 0; k < view->n_requests; k++)
-        if (rt->view[k].id == rt->seen[i]->behind && band < rt->view[k].lift)
-          rt->view[k].lift = band;
+      for (uint32_t k = 0; k < view->n_requests; k++) {
+        if (rt->view[k].id != rt->seen[i]->behind) continue;
+        if (band < rt->view[k].lift) rt->view[k].lift = band;
+        break;
+      }
     }
 }
 
 static void see_requests(troika_runtime *rt, sched_view *view) {
   bool follows = false;
-  for (uint32_t i = 0; i < rt->parallel; i++)
+  for (uint32_t i = 0; i < rt->n_places; i++)
     if (rt->places[i]) see(rt, rt->places[i], view);
   for (request *r = rt->queue_first; r; r = r->next) {
     follows = follows || r->behind != SCHED_NONE;
     see(rt, r, view);
   }
   if (follows) lift_owners(rt, view);
-  for (uint32_t i = 0; i < view->n_requests; i++) rt->seen[i]->band = band_of(&rt->view[i]);
+  for (uint32_t i = 0; i < view->n_requests; i++) {
+    request *r = rt->seen[i];
+    r->band = band_of(&rt->view[i]);
+    bool other = (r->band == SCHED_BAND_P) != (r->expected_band == SCHED_BAND_P);
+    if (r->state == REQUEST_QUEUED && other) request_expect(rt, r);
+  }
 }
 
 /* The device is taken by a measurement, which nobody waits for. */

@@ -36,7 +36,7 @@ void sched_expire(decision *d) {
       return;
     d->flags[i] |= GONE;
     if (k >= d->n_running) continue;
-    d->places_held--;
+    sched_give_place(d, r);
     ended = true;
   }
   /* What its client has suspended keeps no slot; what a lost device holds is placed elsewhere. */
@@ -56,6 +56,7 @@ typedef struct gate {
   ahead ahead;
   uint32_t waiting, background; /* that wait; of band P that hold a place and run */
   bool closed;                  /* the head of the queue waits, so all do: nobody is overtaken */
+  bool no_pages;                /* for pages */
 } gate;
 
 /* Spread by id, so that those refused together do not come back together. */
@@ -76,9 +77,13 @@ static void refuse(decision *d, uint32_t i, sched_reason reason, int64_t wait_ns
   d->flags[i] |= GONE; /* if it did not fit, the next decision says it */
 }
 
+/* Of an empty pool it gets what it needs, whatever is to stay. */
 static bool reserve_stays(const decision *d, const sched_request *r) {
-  for (int g = 0; g < SCHED_GROUPS; g++)
-    if ((uint64_t)r->need[g] + d->c->reserve[g] > d->pages[g]) return false;
+  for (int g = 0; g < SCHED_GROUPS; g++) {
+    uint32_t most = d->v->pages_total[g] < r->need[g] ? 0 : d->v->pages_total[g] - r->need[g];
+    uint32_t stays = d->c->reserve[g] < most ? d->c->reserve[g] : most;
+    if ((uint64_t)r->need[g] + stays > d->pages[g]) return false;
+  }
   return true;
 }
 
@@ -88,6 +93,20 @@ static bool has_room(decision *d, const gate *g, uint32_t i) {
   bool place = d->places_held < d->c->places;
   if (band_of(r) != SCHED_BAND_P) return d->c->places && sched_make_room(d, i, !place, false);
   return place && g->background < d->fill && reserve_stays(d, r);
+}
+
+/* Where people hold all places, who has starved for one gets one beyond them. */
+static bool ages(decision *d, const gate *g, uint32_t i) {
+  const sched_request *r = request_of(d, i);
+  if (band_of(r) != SCHED_BAND_P || d->m->aged || g->no_pages || !d->c->places) return false;
+  if (d->places_held > d->c->places) return false; /* who had the place is reactive now */
+  if (sub_ns(d->now, r->waiting_ns) <= d->c->age_limit_ns) {
+    sched_wake_by(d, add_ns(add_ns(r->waiting_ns, d->c->age_limit_ns), 1));
+    return false;
+  }
+  if (g->background >= d->fill || !reserve_stays(d, r)) return false;
+  d->m->aged = r->id + 1;
+  return true;
 }
 
 /* Who is new and allows it, at level 4. */
@@ -115,7 +134,7 @@ static bool admit(decision *d, gate *g, uint32_t i) {
     return false;
   if (!d->admitted) d->admitted = r->id + 1;
   d->flags[i] |= GONE;
-  d->places_held++;
+  d->places_held += d->m->aged != r->id + 1;
   g->background += band_of(r) == SCHED_BAND_P;
   for (int p = 0; p < SCHED_GROUPS; p++) d->pages[p] -= r->need[p];
   return true;
@@ -129,7 +148,8 @@ static void limit_queue(decision *d, gate *g) {
     uint32_t i = d->order[k];
     if (d->flags[i] & (OVER | GONE) || request_of(d, i)->emitted) continue;
     const sched_request *r = request_of(d, i);
-    sched_add(d, &g->ahead.left[band_of(r) == SCHED_BAND_P], r, -1);
+    sched_request shorter = is_shortened(d, r) ? shortened(d, r) : *r;
+    sched_add(d, &g->ahead.left[band_of(r) == SCHED_BAND_P], &shorter, -1);
     refuse(d, i, SCHED_REASON_QUEUE, sched_ahead_ns(d, &g->ahead, band_of(r)));
     g->waiting--;
   }
@@ -147,9 +167,47 @@ static bool takes_part(const decision *d, gate *g, uint32_t i) {
   return !over && !gone;
 }
 
+/* One that waits. */
+static void consider(decision *d, gate *g, uint32_t i) {
+  const sched_request *r = request_of(d, i);
+  sched_request shorter;
+  sched_band band = band_of(r);
+  sched_reason reason = SCHED_REASON_NONE;
+  int64_t wait_ns = 0;
+  if (is_shortened(d, r)) {
+    shorter = shortened(d, r);
+    r = &shorter;
+  }
+  if (!sched_fits(r->most, d->v->pages_total))
+    reason = SCHED_REASON_PAGES;
+  else if (!r->judged)
+    reason = sched_judge(d, &g->ahead, r, &wait_ns);
+  if (reason != SCHED_REASON_NONE) {
+    refuse(d, i, reason, wait_ns);
+    return;
+  }
+  if (r == &shorter && !tell_shortened(d, r)) return;
+  if (!r->judged) sched_add(d, &g->ahead.left[band == SCHED_BAND_P], r, 1);
+  sched_add(d, &g->ahead.bands[band], r, 1);
+  g->ahead.live[band]++;
+  bool goes = !r->held && ((!g->closed && has_room(d, g, i)) || ages(d, g, i));
+  if (!r->held && !goes) {
+    g->closed = true;
+    g->no_pages = g->no_pages || !sched_fits(r->need, d->pages);
+  }
+  if (goes && admit(d, g, i)) return;
+  if (r == &shorter) sched_wake_by(d, d->now); /* it needs fewer pages than this view says */
+  g->waiting++;
+  g->ahead.background_waits = g->ahead.background_waits || (band == SCHED_BAND_P && !r->held);
+}
+
+/* Who may just make its deadline first, who will not last. */
+static uint32_t turn_of(const decision *d, uint32_t i) {
+  return d->flags[i] & CRITICAL ? 0 : d->flags[i] & LOST ? 2 : 1;
+}
+
 void sched_admit(decision *d) {
   gate g = {.background = 0};
-  bool claimed = false;
   for (uint32_t k = 0; k < d->n_running; k++) {
     uint32_t i = d->order[k];
     const sched_request *r = request_of(d, i);
@@ -158,41 +216,17 @@ void sched_admit(decision *d) {
     g.ahead.live[band_of(r)]++;
     g.background += band_of(r) == SCHED_BAND_P;
   }
-  for (uint32_t k = d->n_running; k < d->n_live && !d->full; k++) {
-    uint32_t i = d->order[k];
-    const sched_request *r = request_of(d, i);
-    sched_request shorter;
-    sched_band band = band_of(r);
-    int64_t wait_ns = 0;
-    if (!takes_part(d, &g, i)) continue;
+  for (uint32_t band = 0; band < SCHED_BANDS; band++) {
+    uint32_t first = d->at[SCHED_BANDS + band], end = d->at[SCHED_BANDS + band + 1];
     /* Running background first, or who is admitted and who is suspended would take turns. */
-    if (band == SCHED_BAND_P && !claimed) sched_claim_running(d, false);
-    claimed = claimed || band == SCHED_BAND_P;
-    if (is_shortened(d, r)) {
-      shorter = shortened(d, r);
-      r = &shorter;
-    }
-    sched_reason reason = SCHED_REASON_NONE;
-    if (!sched_fits(r->most, d->v->pages_total))
-      reason = SCHED_REASON_PAGES;
-    else if (!r->judged)
-      reason = sched_judge(d, &g.ahead, r, &wait_ns);
-    if (reason != SCHED_REASON_NONE) {
-      refuse(d, i, reason, wait_ns);
-      continue;
-    }
-    if (r == &shorter && !tell_shortened(d, r)) break;
-    if (!r->judged) sched_add(d, &g.ahead.left[band == SCHED_BAND_P], r, 1);
-    sched_add(d, &g.ahead.bands[band], r, 1);
-    g.ahead.live[band]++;
-    bool goes = !r->held && !g.closed && has_room(d, &g, i);
-    if (!r->held && !goes) g.closed = true;
-    if (goes && admit(d, &g, i)) continue;
-    if (r == &shorter) sched_wake_by(d, d->now); /* it needs fewer pages than this view says */
-    g.waiting++;
-    g.ahead.background_waits = g.ahead.background_waits || (band == SCHED_BAND_P && !r->held);
+    if (band == SCHED_BAND_P) sched_claim_running(d, false);
+    for (uint32_t turn = d->hurried[band] ? 0 : 1; turn <= (d->hurried[band] ? 2u : 1u); turn++)
+      for (uint32_t k = first; k < end && !d->full; k++) {
+        uint32_t i = d->order[k];
+        if (d->hurried[band] && turn_of(d, i) != turn) continue;
+        if (takes_part(d, &g, i)) consider(d, &g, i);
+      }
   }
-  if (!claimed) sched_claim_running(d, false);
   d->m->backlog_ns = sched_backlog_ns(d, &g.ahead);
   if (!d->full) limit_queue(d, &g);
   sched_settle_paces(d, &g.ahead);

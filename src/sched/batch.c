@@ -65,17 +65,23 @@ static bool waits_longer(const pass *p, const sched_request *a, const sched_requ
   return a->waiting_ns != b->waiting_ns ? a->waiting_ns < b->waiting_ns : is_before(a, b);
 }
 
+/* Who will be late goes last. */
+static bool precedes(const pass *p, uint32_t a, uint32_t b, before_fn before) {
+  uint8_t lost_a = p->d->flags[a] & LOST, lost_b = p->d->flags[b] & LOST;
+  if (lost_a != lost_b) return !lost_a;
+  return before(p, request_of(p->d, a), request_of(p->d, b));
+}
+
 /* Insertion; of more than `most` the first stay. */
 static void insert(const pass *p, rows *list, uint32_t i, uint32_t most, before_fn before) {
-  const sched_request *r = request_of(p->d, i);
   uint32_t k = list->n;
   if (k == most) {
-    if (!k || !before(p, r, request_of(p->d, list->at[k - 1]))) return;
+    if (!k || !precedes(p, i, list->at[k - 1], before)) return;
     k--;
   } else {
     list->n++;
   }
-  for (; k && before(p, r, request_of(p->d, list->at[k - 1])); k--) list->at[k] = list->at[k - 1];
+  for (; k && precedes(p, i, list->at[k - 1], before); k--) list->at[k] = list->at[k - 1];
   list->at[k] = i;
 }
 

@@ -2,6 +2,8 @@
 /* estimate.c - predicted times. See internal.h; T, fill: scheduling.md 1 and 2. */
 #include "sched/internal.h"
 
+#include <string.h>
+
 static uint32_t padded(const site *s, uint32_t rows) {
   uint32_t step = s->dev->step;
   return step > 1 ? (rows + step - 1) / step * step : rows;
@@ -78,14 +80,16 @@ int64_t sched_laxity(const decision *d, const sched_request *r, int64_t *rest) {
   return laxity;
 }
 
-bool sched_is_critical(const decision *d, const sched_request *r) {
-  int64_t rest, laxity = sched_laxity(d, r, &rest);
-  return laxity >= 0 && laxity < max_ns(SECOND_NS, rest / 4);
-}
-
-bool sched_is_lost(const decision *d, const sched_request *r) {
-  int64_t rest;
-  return sched_laxity(d, r, &rest) < 0;
+void sched_look_at_deadlines(decision *d) {
+  memset(d->hurried, 0, sizeof d->hurried);
+  for (uint32_t k = 0; k < d->n_live; k++) {
+    uint32_t i = d->order[k];
+    const sched_request *r = request_of(d, i);
+    int64_t rest, laxity = sched_laxity(d, r, &rest);
+    if (laxity >= max_ns(SECOND_NS, rest / 4)) continue;
+    d->flags[i] |= laxity < 0 ? LOST : CRITICAL;
+    if (k >= d->n_running) d->hurried[band_of(r)] = true;
+  }
 }
 
 /* fill: the M that maximises M / T(M, K). tab is a line between its points, so M / T has no

@@ -28,11 +28,13 @@ enum {
 };
 #define SECOND_NS 1000000000LL
 
-enum {              /* flags of a request in this decision; bits */
-       OVER = 1,    /* cancelled or past a deadline */
-       GONE = 2,    /* ended, refused, suspended or admitted by this decision */
-       TAKEN = 4,   /* in a launch of this decision */
-       NO_PAGES = 8 /* its next rows need pages that are not there */
+enum {                /* flags of a request in this decision; bits */
+       OVER = 1,      /* cancelled or past a deadline */
+       GONE = 2,      /* ended, refused, suspended or admitted by this decision */
+       TAKEN = 4,     /* in a launch of this decision */
+       NO_PAGES = 8,  /* its next rows need pages that are not there */
+       CRITICAL = 16, /* it may miss its deadline, or will: first in its band, or last */
+       LOST = 32
 };
 
 typedef struct flight { /* a launch of the view */
@@ -106,6 +108,7 @@ typedef struct decision {
   /* order[0, n_running): hold places; order[n_running, n_live): QUEUED; each by (band, arrival,
    * id). at[b], at[3 + b]: where a band begins in them. */
   uint32_t at[2 * SCHED_BANDS + 1], n_running, n_live;
+  bool hurried[SCHED_BANDS]; /* some that wait are critical or lost */
   uint8_t flags[SCHED_REQUESTS_MAX];
   uint32_t order[SCHED_REQUESTS_MAX];
 } decision;
@@ -145,6 +148,7 @@ static inline int64_t sub_ns(int64_t a, int64_t b) { /* saturates */
 
 /* order.c */
 void sched_order_requests(decision *d);
+void sched_give_place(decision *d, const sched_request *r); /* it ends or is suspended */
 void sched_look_at_launches(decision *d);
 /* The launch that holds rows of a request, unless this decision has dropped it; NULL: none. */
 flight *sched_flight_of(decision *d, const sched_request *r);
@@ -164,8 +168,8 @@ int64_t sched_prefill_about_ns(const decision *d, const sched_request *r);
 int64_t sched_rest_ns(const decision *d, const sched_request *r); /* to its last token */
 /* Of its nearest deadline; *rest: what is predicted until that. SCHED_NEVER: it has none. */
 int64_t sched_laxity(const decision *d, const sched_request *r, int64_t *rest);
-bool sched_is_critical(const decision *d, const sched_request *r);
-bool sched_is_lost(const decision *d, const sched_request *r);
+/* Flags who is critical or lost. */
+void sched_look_at_deadlines(decision *d);
 /* An iteration behind a stretch of a prompt: the caches hold other weights than its own. */
 static inline int64_t sched_after_prompt_ns(int64_t iteration_ns) {
   return iteration_ns + iteration_ns / 3;
@@ -178,6 +182,7 @@ static inline int64_t sched_worth_ns(const decision *d, const site *s) {
 /* judge.c */
 typedef struct todo {
   int64_t prompts_ns; /* device time of prompts */
+  int64_t rows;       /* of them */
   int64_t tokens;     /* after them */
 } todo;
 

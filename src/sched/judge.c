@@ -8,6 +8,7 @@ enum { PACE_MOST = 8 };
 
 void sched_add(const decision *d, todo *t, const sched_request *r, int sign) {
   t->prompts_ns = add_ns(t->prompts_ns, sign * sched_prefill_about_ns(d, r));
+  t->rows += sign * (int64_t)r->prompt_left;
   t->tokens += sign * (int64_t)r->expected_left;
 }
 
@@ -30,17 +31,24 @@ static void settle_pace(decision *d, bool background, bool enough, const ahead *
   sched_pace *p = &d->m->pace[background];
   const todo *known = &a->known[background], *left = &a->left[background];
   int64_t passed = d->m->decisions && d->now > d->m->then_ns ? d->now - d->m->then_ns : 0;
-  int64_t done = passed;
-  if (p->enough) {
+  int64_t done = passed = min_ns(passed, PACE_WINDOW_NS);
+  if (p->enough && !d->full) {
     done = times(p->tokens - known->tokens, background ? d->token_share_ns : d->reactive_share_ns);
-    if (background) done = add_ns(done, sub_ns(p->prompts_ns, known->prompts_ns));
+    /* By what a row costs now: a table that was corrected is no work. */
+    if (background && known->rows)
+      done = add_ns(done, times(p->rows - known->rows, known->prompts_ns / known->rows));
   }
-  passed = min_ns(passed, PACE_WINDOW_NS);
-  done = max_ns(-PACE_WINDOW_NS, min_ns(done, PACE_WINDOW_NS));
-  p->time_ns += passed;
-  p->work_ns = max_ns(p->work_ns + done, 0);
+  p->span_ns += passed;
+  p->done_ns = max_ns(-PACE_WINDOW_NS, min_ns(add_ns(p->done_ns, done), PACE_WINDOW_NS));
+  if (p->span_ns >= SECOND_NS) {
+    /* More than the devices can do was not done but has gone: to another band, or for good. */
+    int64_t most = d->n_sites * p->span_ns * 2;
+    p->work_ns = max_ns(p->work_ns + max_ns(-p->span_ns, min_ns(p->done_ns, most)), 0);
+    p->time_ns += p->span_ns;
+    p->span_ns = p->done_ns = 0;
+  }
   for (; p->time_ns > PACE_WINDOW_NS; p->time_ns /= 2) p->work_ns /= 2;
-  p->prompts_ns = left->prompts_ns;
+  p->rows = left->rows;
   p->tokens = left->tokens;
   p->enough = enough && !d->full;
 }

@@ -58,7 +58,16 @@ void sched_order_requests(decision *d) {
     d->order[next[band_of(r) + (r->state == SCHED_QUEUED ? SCHED_BANDS : 0)]++] = i;
   }
   for (int g = 0; g < 2 * SCHED_BANDS; g++) sort(d, d->order + d->at[g], count[g]);
-  d->places_held = d->n_running;
+  uint32_t aged = d->m->aged ? sched_find(d, d->m->aged - 1) : SCHED_NONE;
+  if (aged == SCHED_NONE || band_of(request_of(d, aged)) != SCHED_BAND_P) d->m->aged = 0;
+  d->places_held = d->n_running - (d->m->aged != 0);
+}
+
+void sched_give_place(decision *d, const sched_request *r) {
+  if (d->m->aged == r->id + 1)
+    d->m->aged = 0;
+  else
+    d->places_held--;
 }
 
 static flight *flight_by_id(decision *d, uint32_t id) {

@@ -39,7 +39,7 @@ static bool is_pinned(decision *d, uint32_t i) {
 }
 
 static bool helps(const decision *d, const room *m, const sched_request *r) {
-  if (m->place && d->places_held >= d->c->places) return true;
+  if (m->place && d->places_held >= d->c->places && d->m->aged != r->id + 1) return true;
   for (int g = 0; g < SCHED_GROUPS; g++)
     if (m->need[g] > d->pages[g] && r->holds[g]) return true;
   return false;
@@ -74,7 +74,7 @@ static bool is_possible(decision *d, const room *m, bool with_flying) {
     const sched_request *r = request_of(d, i);
     for (int g = 0; g < SCHED_GROUPS; g++)
       pages[g] = pages[g] + r->holds[g] < pages[g] ? UINT32_MAX : pages[g] + r->holds[g];
-    held--;
+    held -= d->m->aged != r->id + 1;
   }
   return is_satisfied(d, m, pages, held);
 }
@@ -87,7 +87,7 @@ static bool suspend(decision *d, uint32_t i) {
     return false;
   d->flags[i] |= GONE;
   d->suspended = true;
-  d->places_held--;
+  sched_give_place(d, r);
   for (int g = 0; g < SCHED_GROUPS; g++) d->pages[g] += r->holds[g];
   return true;
 }

@@ -28,18 +28,22 @@ static bool belongs_elsewhere(decision *d, uint32_t device, uint32_t i, bool row
   return false;
 }
 
-/* Shortest remaining first; SCHED_NONE. */
+/* Shortest remaining first, who will be late last; SCHED_NONE. */
 static uint32_t find_prefill(decision *d, uint32_t device, bool rows_here) {
   uint32_t best = SCHED_NONE;
   int64_t shortest = SCHED_NEVER;
+  bool best_lost = true;
   for (uint32_t k = d->at[SCHED_BAND_P]; k < d->n_running; k++) {
     uint32_t i = d->order[k];
     const sched_request *r = request_of(d, i);
     if (r->state != SCHED_PREFILL || !sched_is_ready(d, i)) continue;
     if (!sched_span_rows(d, &d->sites[device], r)) continue;
     int64_t ns = sched_prefill_ns(d, &d->sites[device], r);
-    if (ns >= shortest || belongs_elsewhere(d, device, i, rows_here)) continue;
+    bool lost = d->flags[i] & LOST;
+    if (lost != best_lost ? lost : ns >= shortest) continue;
+    if (belongs_elsewhere(d, device, i, rows_here)) continue;
     shortest = ns;
+    best_lost = lost;
     best = i;
   }
   return best;

@@ -50,7 +50,7 @@ static uint32_t find_head(decision *d, uint8_t state) {
     if (!is_candidate(d, i, state) || d->flags[i] & NO_PAGES) continue;
     if (f && f->l->state != SCHED_STOPPED) continue;
     int64_t rest;
-    head h = {.at = i, .critical = sched_is_critical(d, r), .laxity = sched_laxity(d, r, &rest)};
+    head h = {.at = i, .critical = d->flags[i] & CRITICAL, .laxity = sched_laxity(d, r, &rest)};
     h.since = f ? max_ns(r->waiting_ns, f->l->start_ns) : r->waiting_ns;
     if (!h.critical && sub_ns(d->now, h.since) <= d->c->age_limit_ns) continue;
     if (best.at == SCHED_NONE || starves_more(d, &h, &best)) best = h;
@@ -77,6 +77,7 @@ void sched_promote(decision *d) {
       m->promotions++;
     }
   }
+  if (!m->aged) m->aged = m->promoted_row ? m->promoted_row : m->promoted_prefill;
 }
 
 static bool start_prefill(decision *d, uint32_t device, bool paid, int64_t limit) {

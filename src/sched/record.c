@@ -87,8 +87,10 @@ static const char *check_header(const header *h, size_t len) {
   return h->bytes > len ? sched_record_cut : NULL;
 }
 
-/* Nine years: whatever the policy computes of such times, int64_t holds. */
+/* Nine years, and for what is multiplied half a year: int64_t holds what the policy computes. */
 #define TIME_MAX ((int64_t)1 << 58)
+#define SPAN_MAX ((int64_t)1 << 54)
+enum { ROWS_MOST = 65536, RUNNING_MOST = 4096 };
 
 static bool are_times(const int64_t *times, size_t n) {
   for (size_t i = 0; i < n; i++)
@@ -103,40 +105,37 @@ static bool request_valid(const sched_request *r) {
          r->done_deadline_ns >= 0;
 }
 
+static bool are_spans(const int64_t *times, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (times[i] > SPAN_MAX || times[i] < -SPAN_MAX) return false;
+  return true;
+}
+
 static bool launch_valid(const sched_launch_view *l, uint32_t n_devices) {
-  int64_t times[] = {l->start_ns, l->done_ns, l->total_ns};
+  int64_t spans[] = {l->done_ns, l->total_ns};
   return l->id < SCHED_LAUNCHES_MAX && l->device < n_devices && l->state <= SCHED_STOPPED &&
-         are_times(times, sizeof times / sizeof *times);
+         are_times(&l->start_ns, 1) && are_spans(spans, sizeof spans / sizeof *spans);
 }
 
 static bool config_valid(const sched_config *c) {
-  int64_t times[] = {c->preempt_ns, c->tpot_target_ns, c->age_limit_ns, c->ttft_target_ns,
+  int64_t spans[] = {c->preempt_ns, c->tpot_target_ns, c->age_limit_ns, c->ttft_target_ns,
                      c->backlog_max_ns};
   uint32_t most = 16 * SCHED_ONE;
-  return are_times(times, sizeof times / sizeof *times) && c->slack_r <= most &&
-         c->slack_i <= most && c->background_share <= most;
+  return are_spans(spans, sizeof spans / sizeof *spans) && c->slack_r <= most &&
+         c->slack_i <= most && c->background_share <= SCHED_ONE && c->ride_rows <= ROWS_MOST;
 }
 
 static bool memory_valid(const sched_memory *m) {
-  int64_t times[] = {m->then_ns,
-                     m->x_ns,
-                     m->x_floor_ns,
-                     m->credit_ns,
-                     m->above_ns,
-                     m->below_ns,
-                     m->pass1_ns,
-                     m->backlog_ns,
-                     m->x_spent_ns,
-                     m->x_earned_ns,
-                     m->pace[0].time_ns,
-                     m->pace[0].work_ns,
-                     m->pace[0].prompts_ns,
-                     m->pace[0].tokens,
-                     m->pace[1].time_ns,
-                     m->pace[1].work_ns,
-                     m->pace[1].prompts_ns,
-                     m->pace[1].tokens};
+  int64_t times[] = {m->then_ns, m->above_ns, m->below_ns};
+  int64_t spans[] = {m->x_ns,       m->x_floor_ns, m->credit_ns,  m->pass1_ns,
+                     m->backlog_ns, m->x_spent_ns, m->x_earned_ns};
+  for (int i = 0; i < 2; i++) {
+    const sched_pace *p = &m->pace[i];
+    int64_t pace[] = {p->time_ns, p->work_ns, p->span_ns, p->done_ns, p->rows, p->tokens};
+    if (!are_spans(pace, sizeof pace / sizeof *pace)) return false;
+  }
   return are_times(times, sizeof times / sizeof *times) &&
+         are_spans(spans, sizeof spans / sizeof *spans) &&
          are_times(m->until_ns, SCHED_LAUNCHES_MAX);
 }
 
@@ -146,11 +145,16 @@ static const char *check_parts(const sched_recorded *r) {
   if (!are_times(&r->now_ns, 1) || !config_valid(v->config) || !memory_valid(&r->before))
     return "its times are out of range";
   for (uint32_t i = 0; i < v->n_devices; i++)
-    if (!cost_valid(v->devices[i].cost)) return "it has a cost table that is none";
+    if (!cost_valid(v->devices[i].cost) || v->devices[i].span_rows > ROWS_MOST)
+      return "it has a cost table that is none";
   for (uint32_t i = 0; i < v->n_launches; i++)
     if (!launch_valid(&v->launches[i], v->n_devices)) return "it has a launch that is none";
-  for (uint32_t i = 0; i < v->n_requests; i++)
+  uint32_t running = 0;
+  for (uint32_t i = 0; i < v->n_requests; i++) {
     if (!request_valid(&v->requests[i])) return "it has a request that is none";
+    running += v->requests[i].state == SCHED_PREFILL || v->requests[i].state == SCHED_DECODE;
+  }
+  if (running > RUNNING_MOST) return "more requests run than any runtime lets";
   for (uint32_t i = 0; i < r->n_actions; i++)
     if (r->actions[i].kind > SCHED_STOP) return "it has an action that is none";
   return NULL;

@@ -45,18 +45,20 @@ bool sched_act(decision *d, sched_action action) {
 }
 
 /* Time that a promoted launch took from reactive work is X's, time of a gap the credit's. They are
- * charged as it passes, so that a launch stopped early costs what it took; of a gap no more than
- * 2 S below 0, since a machine that stood still is not the background's debt. Time without reactive
- * work is the background's anyway, so it pays what is owed. */
+ * charged as it passes, so that a launch stopped early costs what it took; but never more than X
+ * may hold or, of a gap, 2 S below 0, since a machine that stood still is not the background's
+ * debt. Time without reactive work is the background's anyway, so it pays what is owed. */
 static void settle_accounts(decision *d) {
   sched_memory *m = d->m;
   int64_t then = m->decisions ? m->then_ns : d->now;
   int64_t passed = d->now > then ? d->now - then : 0;
+  int64_t cap = max_ns(4 * d->c->preempt_ns, 2 * m->pass1_ns);
   if (m->reactive_runnable) {
     for (uint32_t i = 0; i < SCHED_LAUNCHES_MAX; i++) {
       if (m->pays[i] == SCHED_PAYS_X) {
-        m->x_ns -= passed;
-        m->x_spent_ns += passed;
+        int64_t spent = min_ns(passed, max_ns(m->x_ns + cap, 0));
+        m->x_ns -= spent;
+        m->x_spent_ns += spent;
       } else if (m->pays[i] == SCHED_PAYS_CREDIT) {
         m->credit_ns -= min_ns(passed, max_ns(m->credit_ns + 2 * m->pass1_ns, 0));
       }
@@ -67,7 +69,8 @@ static void settle_accounts(decision *d) {
   } else if (m->credit_ns < 0) {
     m->credit_ns = min_ns(m->credit_ns + passed, 0);
   }
-  m->x_ns = min_ns(m->x_ns, max_ns(4 * d->c->preempt_ns, 2 * m->pass1_ns));
+  m->x_ns = min_ns(m->x_ns, cap);
+  m->x_floor_ns = min_ns(m->x_floor_ns, max_ns(cap - d->c->preempt_ns, 0)); /* S may have fallen */
   if (m->credit_ns > 2 * m->pass1_ns) m->credit_ns = 2 * m->pass1_ns;
 }
 
@@ -132,6 +135,7 @@ size_t sched_decide(const sched_view *view, sched_memory *memory, int64_t now_ns
   sched_look_at_launches(&d);
   forget_launches(&d);
   sched_estimate(&d);
+  sched_look_at_deadlines(&d);
   sched_expire(&d);
   sched_settle_pressure(&d);
   sched_claim_running(&d, true);

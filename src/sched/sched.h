@@ -135,14 +135,14 @@ typedef struct sched_device {
   uint32_t span_rows; /* prompt rows of one launch, at most */
 } sched_device;
 
-typedef struct sched_config { /* constant while the engine runs */
-  uint32_t places;            /* requests that hold pages at once */
-  uint32_t queue_max;         /* that may wait */
-  uint32_t decode_rows;       /* of one launch and band, at most */
-  uint32_t ride_rows;         /* prompt rows that ride in an iteration, at most */
-  int64_t preempt_ns;         /* D: 10 ms in every formula */
-  uint32_t slack_r, slack_i;  /* e: tpot_slack with an R row (0.15), else (0.5) */
-  int64_t tpot_target_ns;     /* 0: none */
+typedef struct sched_config { /* constant while the engine runs, but for `reserve` */
+  uint32_t places;      /* requests that hold pages at once; and one more, for the aged of band P */
+  uint32_t queue_max;   /* that may wait */
+  uint32_t decode_rows; /* of one launch and band, at most */
+  uint32_t ride_rows;   /* prompt rows that ride in an iteration, at most */
+  int64_t preempt_ns;   /* D: 10 ms in every formula */
+  uint32_t slack_r, slack_i; /* e: tpot_slack with an R row (0.15), else (0.5) */
+  int64_t tpot_target_ns;    /* 0: none */
   uint32_t bcap;        /* 0: adaptive; else rows of a batch that holds a reactive one, at most */
   int64_t age_limit_ns; /* L */
   uint32_t background_share; /* s: 5 % */
@@ -151,7 +151,8 @@ typedef struct sched_config { /* constant while the engine runs */
   uint8_t degrade_first;     /* level 4 before level 3 */
   uint8_t reserved[3];
   uint32_t shorten_to;            /* tokens that level 4 leaves a new request */
-  uint32_t reserve[SCHED_GROUPS]; /* pages kept for reactive: P starts only if these stay */
+  uint32_t reserve[SCHED_GROUPS]; /* pages kept for reactive: P starts only if these stay; may
+                                     change from one decision to the next: each record has it */
 } sched_config;
 
 typedef struct sched_view {
@@ -185,8 +186,9 @@ typedef enum sched_pays { SCHED_PAYS_NOTHING, SCHED_PAYS_X, SCHED_PAYS_CREDIT } 
  * was enough of it; of the last 8 to 16 s. */
 typedef struct sched_pace {
   int64_t time_ns, work_ns;
-  int64_t prompts_ns, tokens; /* to do when the last decision was over */
-  uint8_t enough;             /* there was then */
+  int64_t span_ns, done_ns; /* the same since, until it is a second */
+  int64_t rows, tokens;     /* to do when the last decision was over: of prompts, after them */
+  uint8_t enough;           /* there was then */
   uint8_t reserved[7];
 } sched_pace;
 
@@ -205,7 +207,9 @@ typedef struct sched_memory {
   uint32_t promoted_prefill, promoted_row; /* id + 1; 0: none */
   uint32_t promoted_tokens;                /* that the row may still make */
   uint32_t waited_for; /* id + 1 of the first request that the last decision admitted */
-  uint8_t reactive_runnable, reserved[3];
+  uint32_t aged; /* id + 1: of band P, starved once; its place is one beyond `places`, which no
+                    reactive request can take, and none waits for; 0: nobody */
+  uint8_t reactive_runnable, reserved[7];
   sched_pace pace[2]; /* of reactive requests; of background */
   int64_t
       until_ns[SCHED_LAUNCHES_MAX]; /* when a launch is to be stopped though nothing else happens;

@@ -30,8 +30,8 @@ static claim claim_of(const decision *d, uint32_t i, flight *f) {
   claim c = {.at = i, .f = f, .band = band_of(r), .rest_ns = sched_prefill_best_ns(d, r)};
   c.begun = f && f->slots & SCHED_SLOT_PREFILL;
   c.passed_over = sub_ns(d->now, r->waiting_ns) >= max_ns(SECOND_NS, c.rest_ns);
-  c.lost = sched_is_lost(d, r);
-  c.critical = sched_is_critical(d, r);
+  c.lost = d->flags[i] & LOST;
+  c.critical = d->flags[i] & CRITICAL;
   return c;
 }
 

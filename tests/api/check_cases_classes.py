@@ -77,6 +77,42 @@ def check_H3_gone_in_prefill_with_classes():
 
 # --- H5: a full queue
 
+def check_H5_says_when():
+    """Retry-After is a prediction: what is before it in a full queue; what one of the key's answers takes. A quarter more, or a second."""
+    def within(headers, least_s, most_s):
+        told = int(headers["retry-after-ms"]) / 1000
+        assert min(45, max(1, least_s)) - 0.01 <= told <= min(60, max(most_s * 1.25, most_s + 1, 2)), (least_s, told, most_s)
+        assert abs(int(headers["Retry-After"]) - told) <= 0.501, headers
+
+    with Server("--context", "1024", "--parallel", "1", "--queue-max", "2") as s:
+        held = []
+        for i in range(3):
+            held.append(Open(s, LONG | {"troika": {"expected_tokens": 300}, "messages": user(f"{i} Tell a story.")}, BACKGROUND))
+            held[-1].wait("queued", "decode")
+        held[0].wait("decode")
+        before = s.metrics()["troika_backlog_seconds"]
+        status, headers, answer = send(s, "POST", CHAT, SHORT, BACKGROUND)
+        after = s.metrics()["troika_backlog_seconds"]
+        assert status == 429 and answer["error"]["code"] == "queue_full" and after > 2, (answer, after)
+        within(headers, min(before, after) * 0.8, max(before, after) * 1.2)
+        for stream in held:
+            stream.reset()
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("sk-a max=1\n")
+        keys.flush()
+        with Server("--context", "1024", "--parallel", "2", "--api-key-file", keys.name) as s:
+            key = {"Authorization": "Bearer sk-a"}
+            begun = time.monotonic()
+            assert send(s, "POST", CHAT, LONG | {"stream": False, "max_tokens": 300}, key)[0] == 200
+            took = time.monotonic() - begun
+            one = Open(s, LONG, key)
+            one.wait("decode")
+            status, headers, answer = send(s, "POST", CHAT, SHORT, key)
+            assert status == 429 and answer["error"]["code"] == "key_limit", answer
+            within(headers, took - 0.3, took)
+            one.reset()
+
+
 def check_H5_six_requests_of_both_classes():
     with Server("--context", "1024", "--parallel", "1", "--queue-max", "1") as s:
         body = {"messages": ASK, "ignore_eos": True, "max_tokens": 60}
@@ -313,8 +349,9 @@ def check_key_with_limits():
 def main():
     with Server("--context", "1024", "--parallel", "4", "--queue-max", "16") as s:
         run_checks([(check_H3_queued_and_gone_with_classes,), (check_H3_background_gives_way_and_comes_back,),
-                    (check_H3_gone_in_prefill_with_classes,), (check_H5_six_requests_of_both_classes,), (check_S10_headers_and_comments,),
-                    (check_S10_no_comments_if_the_interval_is_zero,), (check_retry_attaches, s), (check_retry_outlives_the_first, s),
+                    (check_H3_gone_in_prefill_with_classes,), (check_H5_says_when,), (check_H5_six_requests_of_both_classes,),
+                    (check_S10_headers_and_comments,), (check_S10_no_comments_if_the_interval_is_zero,), (check_retry_attaches, s),
+                    (check_retry_outlives_the_first, s),
                     (check_retry_of_several_answers, s), (check_retry_of_another_body_or_none, s), (check_retry_races_with_the_end, s),
                     (check_retry_stays_within_the_key,), (check_latest_only, s), (check_key_with_limits,)])
 

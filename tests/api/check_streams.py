@@ -43,6 +43,36 @@ def check_headers_and_about(s):
             stream.close()
 
 
+def check_what_was_resolved_is_told(s):
+    """In the answer, in its stream's last chunk and in /v1/streams, and only where something was."""
+    headers = {"x-claude-code-session-id": "s-1", "x-claude-code-agent-id": "scout", "x-openai-subagent": "review",
+               "x-troika-deadline-ms": "60000"}
+    hints = {"troika": {"first_deadline_ms": 50000, "expected_tokens": 99, "next_use_ms": 0, "steps_to_execution": 2},
+             "nvext": {"agent_context": {"trajectory_final": True}, "agent_hints": {"speculative_prefill": True}}}
+    names = {"session": "s-1", "agent": "scout", "step": "review"}
+    rest = {"parent": "s-1", "deadline_ms": 60000, "first_deadline_ms": 50000, "expected_tokens": 8, "next_use_ms": 0,
+            "steps_to_execution": 2, "final": True}  # no more is expected than max_tokens allows
+    for path in ENDPOINTS:
+        body = body_for(path) | {"max_tokens": 8} | hints
+        status, _, answer = send(s, "POST", path, body, headers)
+        assert status == 200 and set(answer["troika"]) == ABOUT | set(names) | set(rest), answer
+        last = Open(s, body | {"stream": True}, headers, path).chunks()[-1]
+        for about in (answer["troika"], last["troika"]):
+            assert {name: about[name] for name in names | rest} == names | rest, about
+            shown = send(s, "GET", f"{STREAMS}/{about['stream']}")[2]
+            assert {name: shown[name] for name in names | rest} == names | rest, shown
+        plain = send(s, "POST", path, body_for(path))[2]["troika"]
+        shown = send(s, "GET", f"{STREAMS}/{plain['stream']}")[2]
+        assert not rest.keys() & shown.keys() and [shown[name] for name in names] == [None] * 3, shown
+    about = send(s, "POST", CHAT, SHORT, {"x-stainless-read-timeout": "600"})[2]["troika"]
+    assert about["deadline_ms"] == 601000 and not (set(names) | set(rest)) - {"deadline_ms"} & set(about), about
+    about = send(s, "POST", CHAT, SHORT | {"messages": [{"role": "user", "name": 'o"\n\u00e9k', "content": "Hi"}], "user": "x" * 5000})[2]
+    assert about["troika"]["agent"] == "o????k" and about["troika"]["session"] == "x" * 64, about["troika"]
+    planner = [{"role": "system", "content": "You plan."}, {"role": "user", "content": "Go"}]
+    about = send(s, "POST", CHAT, SHORT | {"messages": planner, "stop": ["<end_plan>"]})[2]["troika"]
+    assert about["agent"].startswith("system-") and about["step"] == "plan", about
+
+
 def check_errors_name_the_class(s):
     status, headers, answer = send(s, "POST", CHAT, {"messages": user("word " * 3000)}, BACKGROUND)
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
@@ -100,6 +130,49 @@ def check_list_and_states(s):
         assert ended["status"] == 499 and ended["place"] == 0, ended
     assert send(s, "GET", STREAMS)[2]["data"] == []
     s.check_idle()
+
+
+def check_place_in_the_queue():
+    """Those that wait are numbered as they will run: by band, then by arrival; PATCH moves them."""
+    with Server("--context", "1024", "--parallel", "1", "--queue-max", "16", "--age-limit", "3600") as s:
+        running = Open(s, LONG)
+        running.wait("decode")
+        waiting = {}
+
+        def come(name, headers):  # prompts of their own: who waits for another's pages lifts it
+            waiting[name] = Open(s, LONG | {"messages": user(f"{name} Tell a story.")}, headers)
+            waiting[name].wait("queued")  # so that the order of arrival is known
+
+        def places():
+            return {name: x.look()["place"] for name, x in waiting.items()}
+
+        def expect(**wanted):
+            end = time.monotonic() + 5
+            while (now := places()) != wanted:  # the queue is counted every 10 ms
+                assert time.monotonic() < end, (now, wanted)
+                time.sleep(0.01)
+
+        for i in range(1, 6):
+            come(f"b{i}", BACKGROUND)
+        expect(b1=1, b2=2, b3=3, b4=4, b5=5)
+        come("r1", REACTIVE)
+        expect(r1=1, b1=2, b2=3, b3=4, b4=5, b5=6)
+        come("b6", BACKGROUND)
+        come("r2", {})
+        expect(r1=1, r2=2, b1=3, b2=4, b3=5, b4=6, b5=7, b6=8)
+        send(s, "PATCH", f"{STREAMS}/{waiting['b4'].name}", {"class": "reactive"})
+        expect(b4=1, r1=2, r2=3, b1=4, b2=5, b3=6, b5=7, b6=8)  # it came before the other two
+        send(s, "PATCH", f"{STREAMS}/{waiting['r1'].name}", {"class": "proactive"})
+        expect(b4=1, r2=2, b1=3, b2=4, b3=5, b5=6, r1=7, b6=8)
+        for name in ("b4", "r2", "b1"):  # they run as they are numbered
+            assert waiting[name].look()["place"] == 1, places()
+            running.reset()
+            running = waiting.pop(name)
+            assert running.wait("prefill", "decode", seconds=20)["place"] == 0
+            expect(**{other: place for place, other in enumerate(
+                [n for n in ("b4", "r2", "b1", "b2", "b3", "b5", "r1", "b6") if n in waiting], 1)})
+        for stream in (running, *waiting.values()):
+            stream.reset()
 
 
 def check_several_answers_have_one_name(s):
@@ -225,13 +298,37 @@ def check_metrics_by_class(s):
         assert buckets == sorted(buckets) and buckets[-1] == now[f'troika_{name}_count{{class="proactive"}}'], name
     assert grown("class_generated_tokens_total", "proactive") == 2 * grown("class_generated_tokens_total", "reactive") > 0
     assert grown("launch_seconds_total", "proactive") > 0 < grown("launch_seconds_total", "reactive")
-    assert now["troika_bytes_copied_total"] == 0 and now["troika_preempt_bound_seconds"] >= 0 and now["troika_model_error"] >= 0
+    assert now["troika_bytes_copied_total"] == 0 and now["troika_model_error"] >= 0
     assert now["troika_prefix_lookups_total"] >= before["troika_prefix_lookups_total"] + 3
     assert any(key.startswith("troika_bcap{term=") for key in now), sorted(now)
     for name in ("preemptions_total", "suspensions_total", "iterations_dropped_total", "piggybacked_rows_total", "promotions_total",
                  "engine_refused_total", "pressure", "pressure_level", "backlog_seconds", "aging_account_seconds", "prefix_hits_total",
                  "kv_evictions_total", 'refused_total{reason="queue_full"}', 'class_requests_running{class="reactive"}'):
         assert f"troika_{name}" in now, name
+
+
+def check_stops_are_measured():
+    """Nobody measured this machine here (the profile is off): the bound is the guess, unless 32 stops and more prove it wrong."""
+    with Server("--context", "1024", "--parallel", "2") as s:
+        assert " stops within " not in s.ready, s.ready
+        first, names = s.metrics(), ("preempt_bound_seconds", "preempt_stop_p95_seconds", "preempt_stop_max_seconds")
+        assert [first[f"troika_{name}"] for name in names] == [0.002, 0, 0], first
+        assert first["troika_preempt_bound_measured"] == first["troika_preemptions_total"] == 0, first
+        for i in range(20):  # until a person comes while a launch of the background runs
+            back = Open(s, SHORT | {"messages": user(f"{i} " + "and so on " * 250), "stream": True}, BACKGROUND)
+            back.wait("prefill", "decode", "done")
+            assert send(s, "POST", CHAT, SHORT)[0] == 200
+            back.chunks()
+            back.close()
+            now = s.metrics()
+            stops = now["troika_preemptions_total"]
+            bound, p95, longest = (now[f"troika_{name}"] for name in names)
+            assert (stops > 0) == (p95 > 0) and p95 <= longest < 10, now
+            wanted = max(0.002, min(p95, 0.01)) if stops >= 32 else 0.002
+            assert abs(bound - wanted) < 1e-9 and now["troika_preempt_bound_measured"] == 0, (stops, bound, p95)
+            if i > 2 and stops:
+                return
+        raise AssertionError("no launch was ever stopped")
 
 
 def check_log_lines():
@@ -244,10 +341,39 @@ def check_log_lines():
         who = lines[0]
         assert (who["class"], who["band"], who["decided_by"], who["troika_stream"]) == ("proactive", "P", "x-troika-class", name), who
         assert who["queue_ms"] >= 0 and who["preempted_ms"] >= 0 and who["status"] == 200 and "class" not in lines[1], lines
+        assert not {"session", "agent", "step"} & (who.keys() | lines[1].keys()), lines
     with Server("--context", "256", "--parallel", "2") as s:
         name = send(s, "POST", CHAT, SHORT)[1]["x-troika-stream"]
         time.sleep(0.2)
         assert any(f" class reactive band R by default {name} " in line for line in s.log), s.log
+
+
+def check_log_names():
+    """Session, agent and step are in a request's line, cut, quoted, and harmless, whatever a client calls them."""
+    evil = '"}\r\n{"level":"error"} " class reactive \\'
+    named = ({"X-Session-Id": "s-1", "x-claude-code-agent-id": "scout", "x-openai-subagent": "review"},
+             {"session-id": "x" * 500, "thread-id": "y" * 500, "x-openai-subagent": "z" * 500})
+    wanted = (("s-1", "scout", "review"), ("x" * 64, "y" * 64, "z" * 32))
+    body = SHORT | {"user": evil, "messages": [{"role": "user", "name": evil + "\u2028\u0085", "content": "Hi"}]}
+    clean = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in evil)
+    for json_lines in (True, False):
+        with Server("--context", "256", "--parallel", "2", *(["--log-json"] if json_lines else [])) as s:
+            for headers in named:
+                assert send(s, "POST", CHAT, SHORT, headers)[0] == 200
+            assert send(s, "POST", CHAT, body)[0] == 200
+            time.sleep(0.2)
+            lines = [line for line in s.log if "POST" in line or "reactive" in line or "level" in line]
+            lines = [line for line in lines if CHAT in line or clean[:8] in line]
+        assert len(lines) == 3 and not any('{"level":"error"}' in line for line in s.log), s.log
+        if json_lines:
+            lines = [json.loads(line) for line in lines]
+            assert [tuple(line[n] for n in ("session", "agent", "step")) for line in lines[:2]] == list(wanted), lines
+            assert lines[2]["session"] == clean and lines[2]["agent"].startswith(clean) and "step" not in lines[2], lines
+        else:
+            for line, (session, agent, step) in zip(lines, wanted):
+                assert f' session "{session}" agent "{agent}" step "{step}" chatcmpl-' in line, line
+            assert f' session "{clean}" agent "{clean}' in lines[2] and lines[2].count('"') == 4, lines[2]
+            assert " step " not in lines[2], lines[2]
 
 
 def check_keys():
@@ -281,9 +407,11 @@ def check_keys():
 def main():
     with Server("--context", "1024", "--parallel", "2", "--queue-max", "16") as s:
         run_checks([(check, s) for check in (
-            check_headers_and_about, check_errors_name_the_class, check_timings, check_tool_time, check_list_and_states,
-            check_several_answers_have_one_name, check_patch_class, check_suspend_and_resume, check_cancel, check_unknown_and_wrong,
-            check_ended_ones_are_kept_for_a_while, check_deadlines, check_metrics_by_class)] + [(check_log_lines,), (check_keys,)])
+            check_headers_and_about, check_what_was_resolved_is_told, check_errors_name_the_class, check_timings,
+            check_tool_time, check_list_and_states, check_several_answers_have_one_name, check_patch_class,
+            check_suspend_and_resume, check_cancel, check_unknown_and_wrong, check_ended_ones_are_kept_for_a_while,
+            check_deadlines, check_metrics_by_class)]
+                   + [(check_stops_are_measured,), (check_place_in_the_queue,), (check_log_lines,), (check_log_names,), (check_keys,)])
 
 
 if __name__ == "__main__":

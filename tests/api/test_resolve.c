@@ -451,6 +451,8 @@ static void test_hints(void **state) {
       &who);
   assert_true(who.expected_tokens == 12 && who.next_use_ms == 500 && who.steps_to_execution == 1 &&
               who.shortenable);
+  ask(&s, "", "\"max_tokens\":16,\"troika\":{\"expected_tokens\":90}", &who);
+  assert_int_equal(who.expected_tokens, 16);
   ask(&s, "x-troika-latest: 0\nx-session-id: e", "\"troika\":{\"latest\":true}", &who);
   assert_false(who.latest_only);
   ask(&s, "x-session-id: e", "\"troika\":{\"latest\":true}", &who);
@@ -489,9 +491,6 @@ static void test_apply(void **state) {
   assert_true(e.class_ == TROIKA_INHERITED && e.child && e.may_react && e.session == 5 &&
               e.parent == 6 && e.first_deadline_ns == 7 && e.done_deadline_ns == 8 &&
               e.expected_tokens == 90 && e.shortenable && e.cache_scope == 11);
-  e.max_tokens = 16;
-  api_resolved_apply(&who, &e);
-  assert_int_equal(e.expected_tokens, 16);
   static const struct {
     int64_t next_use_ms, steps, next_use_ns;
     uint32_t next_steps;
@@ -507,6 +506,51 @@ static void test_apply(void **state) {
   who.session_final = true;
   api_resolved_apply(&who, &e);
   assert_true(e.last_turn);
+}
+
+static void told(const char *headers, const char *members, const char *names, const char *rest) {
+  server s;
+  api_resolved who;
+  bytes_buffer out;
+  server_open(&s, NULL);
+  ask(&s, headers, members, &who);
+  bytes_init(&out, 4096);
+  api_resolved_put_names(&who, &out);
+  bytes_append(&out, "|", 1);
+  api_resolved_put(&who, &out);
+  bytes_append(&out, "", 1);
+  char wanted[1024];
+  snprintf(wanted, sizeof wanted, "%s|%s", names, rest);
+  assert_string_equal(out.data, wanted);
+  bytes_free(&out);
+  server_close(&s);
+}
+
+/* Of what was resolved all is given back, under the names of docs/API.md, and nothing else. */
+static void test_what_is_told(void **state) {
+  (void)state;
+  told("", "", "", "");
+  told("x-session-id: s\nx-parent-session-id: p", "", ",\"session\":\"s\"", ",\"parent\":\"p\"");
+  told("x-session-id: s\nx-parent-session-id: s", "", ",\"session\":\"s\"", "");
+  told("x-claude-code-session-id: s\nx-claude-code-agent-id: a\nx-openai-subagent: review", "",
+       ",\"session\":\"s\",\"agent\":\"a\",\"step\":\"review\"", ",\"parent\":\"s\"");
+  told("x-claude-code-session-id: s\nx-claude-code-agent-id: b\nx-claude-code-parent-agent-id: a",
+       "", ",\"session\":\"s\",\"agent\":\"b\"", ",\"parent\":\"a\"");
+  told("x-troika-deadline-ms: 5000\nx-troika-shorten: 1",
+       "\"troika\":{\"first_deadline_ms\":20,\"deadline_ms\":9,\"expected_tokens\":64,"
+       "\"next_use_ms\":0,\"steps_to_execution\":3},\"nvext\":{\"agent_context\":"
+       "{\"trajectory_final\":true,\"parent_session_id\":\"p\"}}",
+       "",
+       ",\"parent\":\"p\",\"deadline_ms\":5000,\"first_deadline_ms\":20,\"expected_tokens\":64,"
+       "\"next_use_ms\":0,\"steps_to_execution\":3,\"final\":true,\"shorten\":true");
+  told("x-stainless-read-timeout: 600", "", "", ",\"deadline_ms\":601000");
+  told("x-session-id: a\"b\\c\x01\xff\nx-parent-session-id: \"},\"class\":\"reactive", "",
+       ",\"session\":\"a?b?c??\"", ",\"parent\":\"?},?class?:?reactive\"");
+  char header[400] = "x-session-id: ", name[100] = ",\"session\":\"";
+  memset(header + strlen(header), 'x', 300);
+  memset(name + strlen(name), 'x', 64);
+  name[strlen(name)] = '"';
+  told(header, "", name, "");
 }
 
 static void test_malformed(void **state) {
@@ -599,6 +643,7 @@ int main(void) {
       cmocka_unit_test(test_time_that_has_passed),
       cmocka_unit_test(test_hints),
       cmocka_unit_test(test_apply),
+      cmocka_unit_test(test_what_is_told),
       cmocka_unit_test(test_malformed),
       cmocka_unit_test(test_hostile_names),
       cmocka_unit_test(test_paths),

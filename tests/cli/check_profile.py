@@ -41,6 +41,10 @@ def check_table_file_and_json():
         assert 0 < kept["stop_p95_ns"] <= kept["stop_ns"] and 0 < kept["stops"] <= 120, kept
         # The server takes it: no line of its log says that it does not fit. Damaged, it says so and serves nevertheless.
         with Server(*AUTO, *model, environment={"XDG_CACHE_HOME": folder}) as server:
+            assert f" stops within {kept['stop_ns'] / 1e6:.2f} ms;" in server.ready, server.ready
+            measured = server.metrics()
+            assert measured["troika_preempt_bound_measured"] == 1, measured
+            assert abs(measured["troika_preempt_bound_seconds"] - kept["stop_ns"] / 1e9) < 1e-9, (measured, kept["stop_ns"])
             assert server.ask("/v1/completions", {"prompt": "Hello", "max_tokens": 2})[0] == 200
         assert not any("profiles/" in line for line in server.log), server.log
         files[0].write_text(files[0].read_text()[:200])

@@ -155,11 +155,11 @@ async function check_errors_queue_full() {
     const tired = await raises(RetryError, generateText({ ...GREEDY, model: busy, maxRetries: 1 }));
     equal(tired.errors.length, 2);
     const count = counting(), begun = performance.now();
-    setTimeout(free, 1200);
+    setTimeout(free, 2300);
     ok((await generateText({ ...GREEDY, model: providerOf(busyUrl, { fetch: count.fetch })(MODEL), maxRetries: 6 })).text);
-    // Two waits of a second, as the server has said; the SDK's own would be two seconds and then four.
+    // Two waits of a second or two, as the server has said; the SDK's own would be two seconds and then four.
     const took = performance.now() - begun;
-    ok(took >= 1990 && took < 5000 && count.n >= 3 && count.n <= 5, `${count.n} tries in ${took} ms`);
+    ok(took >= 1990 && took < 5500 && count.n >= 3 && count.n <= 5, `${count.n} tries in ${took} ms`);
   });
 }
 

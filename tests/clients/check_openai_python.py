@@ -304,11 +304,11 @@ def check_errors_queue_full():
             before = answers_in_log(busy, refused)
             error = raises(openai.RateLimitError, lambda: client_of(busy).chat.completions.create(**GREEDY))
             assert error.code == "queue_full" and float(error.response.headers["retry-after"]) >= 1, error.body
-            full.free_after(1.2)
+            full.free_after(2.3)
             begun = time.monotonic()
             a = client_of(busy, max_retries=6).chat.completions.create(**GREEDY)
             took = time.monotonic() - begun
-            assert a.choices[0].message.content and took >= 2, took  # two waits of a second, as the server had said
+            assert a.choices[0].message.content and took >= 2, took  # two waits of a second or two, as the server had said
             time.sleep(0.2)
             assert 2 <= answers_in_log(busy, refused) - before <= 4, "not as many tries as Retry-After asks for"
 

@@ -9,7 +9,7 @@ kinds. Prints "ok NAME | WANTED | MEASURED" (or "not ok ...") for each figure; -
 
 --light is for servers built with sanitizers: the same behaviours with fewer tokens of a model with fewer layers (shallow.py), more
 patience, and no bounds on time and memory. Who asks pauses longer, as the server takes longer: where people alone ask for more than it can
-do, the background has nothing (no P ever delays the admission of R), and nothing of it is tested.
+do, the background has next to nothing, and little of it is tested.
 """
 import argparse
 import json

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 32 * 8, CONTEXT_MOST = 1024, SALTS = 3 };
+enum { PAGE = 32 * 8, CONTEXT_MOST = 1024, SALTS = 3, EXPECTED = 9 };
 
 #define FULL(bytes) \
   { .kind = KV_FULL, .page_tokens = 32, .layers = 1, .page_bytes = (bytes) }
@@ -49,6 +49,7 @@ typedef struct model {
   int64_t now;
   property_counts counts;
   model_sequence *sequences;
+  uint32_t expected[EXPECTED + 1];
 } model;
 
 static uint64_t hash(uint64_t a, uint64_t b) {
@@ -80,7 +81,7 @@ kv *kv_open_for_test(const property_config *c) {
     uint32_t need = c->groups[g].kind == KV_FULL || all < most ? all : most;
     bytes += (uint64_t)need * c->groups[g].page_bytes * c->contexts;
   }
-  kv_options o = {c->groups, c->n_groups, c->sequences, c->context, c->ahead, bytes};
+  kv_options o = {c->groups, c->n_groups, c->sequences, c->context, c->ahead, bytes, EXPECTED};
   if (kv_create(&o, &k, &err)) fail_msg("%s", err.text);
   assert_true(kv_bytes(k) <= bytes);
   return k;
@@ -268,6 +269,29 @@ static void model_hint(model *m, const model_sequence *s) {
   m->counts.hints++;
 }
 
+/* A waiting request comes, or goes. One more than there is room for is not expected. */
+static void model_expect(model *m) {
+  uint32_t *at = &m->expected[roll(m, EXPECTED + 1)];
+  if (*at != KV_NO_EXPECTATION) {
+    kv_expect_end(m->k, *at);
+    *at = KV_NO_EXPECTATION;
+    return;
+  }
+  model_sequence s = {.salt = roll(m, SALTS)};
+  const kv_claim_hint hint = {.w = roll(m, 2) ? 4 : 1,
+                              .cost_ns_per_token = 1000 + roll(m, 1000000),
+                              .depth_ns = roll(m, 2) ? 200000 : 0};
+  uint32_t open = 0, n = 1 + roll(m, m->config->context);
+  for (uint32_t i = 0; i <= EXPECTED; i++) open += m->expected[i] != KV_NO_EXPECTATION;
+  invent_tokens(m, &s);
+  kv_ref ref;
+  uint32_t there = kv_match_own(m->k, s.salt, s.tokens, n, UINT32_MAX, &ref);
+  *at = kv_expect(m->k, s.salt, s.tokens, n, UINT32_MAX, &hint);
+  if ((*at != KV_NO_EXPECTATION) != (there && open < EXPECTED))
+    MODEL_FAIL(m, "%u tokens are there, %u expectations open: %u", there, open, *at);
+  m->counts.expected += *at != KV_NO_EXPECTATION;
+}
+
 /* What closing it would give back, counted over the tables of all. */
 static void model_holds(model *m, const model_sequence *s) {
   uint32_t out[KV_GROUPS_MAX], pages = (m->config->context + 31) / 32;
@@ -384,6 +408,7 @@ static void model_step(model *m) {
   uint32_t what = roll(m, 16);
   m->now += roll(m, 8) ? 0 : 1000000 * (int64_t)roll(m, 4000);
   kv_clock(m->k, m->now);
+  if (roll(m, 8) == 0) model_expect(m);
   if (!s->open && s->suspended) {
     model_resume(m, s);
   } else if (!s->open) {
@@ -406,6 +431,7 @@ property_counts property_run(const property_config *config, uint64_t seed, uint3
   m.k = kv_open_for_test(config);
   m.sequences = calloc(config->sequences, sizeof *m.sequences);
   assert_non_null(m.sequences);
+  for (uint32_t i = 0; i <= EXPECTED; i++) m.expected[i] = KV_NO_EXPECTATION;
   for (m.step = 0; m.step < steps; m.step++) {
     troika_error err;
     model_step(&m);

@@ -24,7 +24,7 @@ extern const int property_configs_n;
 
 typedef struct property_counts {
   uint64_t attached_tokens, generated_attached, evicting, refused, released, promises, busy;
-  uint64_t raised, hints, suspended, resumed;
+  uint64_t raised, hints, suspended, resumed, expected;
   uint64_t resumed_whole;     /* with all of its whole pages */
   uint64_t resumed_generated; /* with pages that hold generated tokens */
 } property_counts;

@@ -7,7 +7,7 @@
 
 #include "kv/support.h"
 
-enum { STORIES = 24, LENGTH = 10, SLOTS = 3, CONTEXT = LENGTH * 32 + 1, PAGE = 64 };
+enum { STORIES = 24, LENGTH = 10, SLOTS = 3, CONTEXT = LENGTH * 32 + 1, PAGE = 64, WAITING = 9 };
 #define SECOND INT64_C(1000000000)
 
 static uint64_t seed = 20261130;
@@ -18,14 +18,19 @@ typedef enum hints { NO_HINTS, ONLY_TAU, ALL_HINTS } hints;
 typedef struct page {
   bool present;
   uint32_t refs, parent, depth, children; /* parent: STORIES * LENGTH: none */
-  uint64_t price, stamp;
+  uint64_t price, stamp, sure_cost;
   int64_t focus;
 } page;
+
+typedef struct waiting { /* a request that is sure to use the first pages of its story */
+  bool open, reactive;
+  uint32_t expectation, story, length; /* length: 0 if all were evicted */
+} waiting;
 
 typedef struct life {
   kv *k;
   hints kind;
-  uint64_t random, stamps, evictions, future, by_price;
+  uint64_t random, stamps, evictions, future, by_price, expected, sure_gone;
   int64_t now;
   int32_t tokens[STORIES][CONTEXT];
   uint32_t name[STORIES][LENGTH]; /* which page it is: shared beginnings are the same one */
@@ -35,6 +40,7 @@ typedef struct life {
     bool open;
     uint32_t number, story, length;
   } slots[SLOTS];
+  waiting waiting[WAITING];
 } life;
 
 static uint32_t roll(life *l, uint32_t below) {
@@ -64,12 +70,30 @@ static uint64_t rounded(uint64_t price) {
   return price << shift;
 }
 
+/* The weight of those that wait for it; 0: nobody. */
+static uint32_t sure(const life *l, const page *p) {
+  uint32_t weight = 0;
+  for (uint32_t i = 0; i < WAITING; i++) {
+    const waiting *w = &l->waiting[i];
+    uint32_t own = w->reactive ? 4 : 1;
+    if (w->open && p->depth <= w->length && own > weight &&
+        &l->pages[l->name[w->story][p->depth - 1]] == p)
+      weight = own;
+  }
+  return weight;
+}
+
+static uint64_t price_of(const life *l, const page *p) {
+  uint64_t now = (uint64_t)sure(l, p) * 1000 * p->sure_cost * 32;
+  return rounded(now > p->price ? now : p->price);
+}
+
 /* a's price by b's distance, against b's by a's: which V is less. */
 static int compare(const life *l, const page *a, const page *b) {
-  uint64_t tau_a = (uint64_t)llabs(a->focus - l->now) + SECOND,
-           tau_b = (uint64_t)llabs(b->focus - l->now) + SECOND;
-  unsigned __int128 left = (unsigned __int128)rounded(a->price) * tau_b,
-                    right = (unsigned __int128)rounded(b->price) * tau_a;
+  uint64_t tau_a = (sure(l, a) ? 0 : (uint64_t)llabs(a->focus - l->now)) + SECOND,
+           tau_b = (sure(l, b) ? 0 : (uint64_t)llabs(b->focus - l->now)) + SECOND;
+  unsigned __int128 left = (unsigned __int128)price_of(l, a) * tau_b,
+                    right = (unsigned __int128)price_of(l, b) * tau_a;
   return left < right ? -1 : left > right;
 }
 
@@ -117,6 +141,12 @@ static void compare_all(const life *l) {
 static void gone(life *l, page *victim) {
   uint32_t story = (uint32_t)(victim - l->pages) / LENGTH;
   look_at(l, victim);
+  l->sure_gone += sure(l, victim) > 0;
+  for (uint32_t i = 0; i < WAITING; i++) {
+    waiting *w = &l->waiting[i];
+    bool ends = w->length == victim->depth && l->name[w->story][w->length - 1] == victim - l->pages;
+    w->length -= w->open && ends;
+  }
   victim->present = false;
   l->pages[victim->parent].children--;
   l->present--;
@@ -191,6 +221,27 @@ static void end(life *l, uint32_t slot) {
   l->slots[slot].open = false;
 }
 
+static void wait_or_leave(life *l) {
+  waiting *w = &l->waiting[roll(l, WAITING)];
+  if (w->open) {
+    kv_expect_end(l->k, w->expectation);
+    w->open = false;
+    return;
+  }
+  *w = (waiting){.reactive = roll(l, 2), .story = roll(l, STORIES)};
+  const kv_claim_hint h = {.w = w->reactive ? 4 : 1,
+                           .cost_ns_per_token = 100 + roll(l, roll(l, 2) ? 1000 : 1000000),
+                           .depth_ns = roll(l, roll(l, 2) ? 1000 : 5000000)};
+  uint32_t most = 1 + roll(l, LENGTH);
+  while (w->length < most && l->pages[l->name[w->story][w->length]].present) w->length++;
+  for (uint32_t i = 0; i < w->length; i++)
+    l->pages[l->name[w->story][i]].sure_cost = h.cost_ns_per_token + (uint64_t)h.depth_ns * i / 32;
+  w->expectation = kv_expect(l->k, 1, l->tokens[w->story], most * 32 + 1, UINT32_MAX, &h);
+  w->open = w->length > 0;
+  assert_int_equal(w->open, w->expectation != KV_NO_EXPECTATION);
+  l->expected += w->open;
+}
+
 static void run(hints kind) {
   property_config c = {.groups = {{KV_FULL, 32, 0, 1, PAGE}},
                        .n_groups = 1,
@@ -207,6 +258,7 @@ static void run(hints kind) {
   for (uint32_t turn = 0; turn < turns; turn++) {
     uint32_t slot = roll(l, SLOTS);
     l->slots[slot].open ? end(l, slot) : begin(l, slot);
+    if (kind == ALL_HINTS && roll(l, 4) == 0) wait_or_leave(l);
     if (roll(l, 3)) l->now += SECOND / 1000 * roll(l, 2000);
     kv_clock(l->k, l->now);
     if (turn % 256 == 0) compare_all(l);
@@ -214,7 +266,10 @@ static void run(hints kind) {
   print_message("%u turns: evicted %llu, expected again later %llu, nearer than others %llu\n",
                 turns, (unsigned long long)l->evictions, (unsigned long long)l->future,
                 (unsigned long long)l->by_price);
+  print_message("expected %llu prefixes; %llu of their pages went nevertheless\n",
+                (unsigned long long)l->expected, (unsigned long long)l->sure_gone);
   assert_true(l->evictions > turns / 10);
+  assert_true(kind != ALL_HINTS || (l->expected > turns / 100 && l->sure_gone > turns / 20000));
   assert_true(kind == NO_HINTS ? !l->future : l->future > turns / 100);
   assert_true(kind != ALL_HINTS || l->by_price > turns / 100);
   kv_pool_stats stats;

@@ -27,8 +27,8 @@ static void random_life(void **state) {
     /* A test that never meets what it is about proves nothing. */
     assert_true(n.attached_tokens > 1000 && n.generated_attached > 0 && n.evicting > 100 &&
                 n.promises > 100 && n.busy > 100 && n.refused > 0 && n.raised > 100 &&
-                n.hints > 1000 && n.suspended > 1000 && n.resumed > 1000 && n.resumed_whole > 100 &&
-                n.resumed_generated > 100);
+                n.hints > 1000 && n.expected > 1000 && n.suspended > 1000 && n.resumed > 1000 &&
+                n.resumed_whole > 100 && n.resumed_generated > 100);
     assert_true(c->groups[0].kind == KV_FULL && c->n_groups == 1 ? n.released == 0
                                                                  : n.released > 100);
   }

@@ -71,7 +71,7 @@ static void bytes_are_split_by_sequences(void **state) {
       {8 * 36 * 3, 768, 96},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    kv_options o = {groups, 2, 8, 1024, 32, cases[i].pages * 64};
+    kv_options o = {groups, 2, 8, 1024, 32, cases[i].pages * 64, 0};
     kv *k = NULL;
     assert_int_equal(kv_create(&o, &k, NULL), TROIKA_OK);
     if (stats_of(k, 0).total != cases[i].full || stats_of(k, 1).total != cases[i].window)
@@ -84,7 +84,7 @@ static void bytes_are_split_by_sequences(void **state) {
 static void wrong_options_are_refused(void **state) {
   (void)state;
   kv_group good[2] = {{KV_FULL, 32, 0, 1, 64}, {KV_WINDOW, 32, 64, 1, 64}};
-  kv_options o = {good, 2, 8, 1024, 32, 36 * 64 - 1};
+  kv_options o = {good, 2, 8, 1024, 32, 36 * 64 - 1, 0};
   kv *k = NULL;
   troika_error err;
   assert_int_equal(kv_create(&o, &k, &err), TROIKA_LIMIT);

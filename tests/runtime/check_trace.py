@@ -21,7 +21,7 @@ import fetch  # noqa: E402  (tools/ is on the path)
 
 MODEL = str(fetch.path_of("smollm2"))
 WORDS = "The quick brown fox jumps over the lazy dog near the river bank while it rains. "
-BANDS = {"reactive": "thread_state_running", "inherited": "thread_state_runnable", "background": "thread_state_iowait"}
+CLASSES = ("reactive", "inherited", "proactive")
 REACTIVE, PROACTIVE = 3, 5
 
 
@@ -68,8 +68,20 @@ def check_rows(run):
     for event in run.events:
         assert event["ph"] in "MXC" and isinstance(event["name"], str), event
         if event["ph"] == "X":
-            band = event["name"].split()[0]
-            assert event["cat"] == band and event["cname"] == BANDS[band] and event["dur"] >= 0 and event["ts"] >= 0, event
+            assert event["dur"] >= 0 and event["ts"] >= 0 and event["args"]["phase"], event
+
+
+def check_colours(run):
+    """Perfetto colours a slice by its name and by nothing else: one class, one name, one colour, on both kinds of rows."""
+    for process, phases in ((1, {"prefill", "decode", "decode + prefill"}), (2, {"queue", "prefill", "decode"})):
+        slices = rows_of(run.events, process)
+        assert {e["name"] for e in slices} == {"reactive", "proactive"} <= set(CLASSES), {e["name"] for e in slices}
+        assert {e["args"]["phase"] for e in slices} <= phases and all("cname" not in e for e in slices)
+        for name in ("reactive", "proactive"):
+            assert len({e["args"]["phase"] for e in slices if e["name"] == name}) >= 2, (process, name)
+    for e in rows_of(run.events, 1):  # the most urgent row is the launch's
+        assert e["name"] == "reactive" or e["args"]["reactive_rows"] == 0, e
+        assert e["name"] == "proactive" or e["args"]["reactive_rows"] or e["args"]["prompt_rows"], e
 
 
 def check_stretches(run):
@@ -83,12 +95,12 @@ def check_stretches(run):
     pieces = m["troika_launches_total"] + m["troika_launch_stops_total"] - m["troika_iterations_dropped_total"]
     assert abs(len(stretches) - pieces) <= 1, (len(stretches), pieces)  # one may have been stopped for good
     assert sum(e["args"]["stopped"] for e in stretches) >= 1, "the background was never stopped"
-    kinds = {e["name"] for e in stretches}
-    assert {"reactive prefill", "reactive decode", "background prefill"} <= kinds, kinds
+    kinds = {(e["name"], e["args"]["phase"]) for e in stretches}
+    assert {("reactive", "prefill"), ("reactive", "decode"), ("proactive", "prefill")} <= kinds, kinds
     for e in stretches:
         a = e["args"]
         assert a["prompt_rows"] or a["reactive_rows"] or a["background_rows"], e
-        assert (e["name"].split(" ", 1)[1] == "decode") == (a["prompt_rows"] == 0), e
+        assert (a["phase"] == "decode") == (a["prompt_rows"] == 0), e
 
 
 def check_requests(run):
@@ -98,7 +110,7 @@ def check_requests(run):
     assert len(phases) == REACTIVE + PROACTIVE + 1, phases.keys()
     finished = {"length": 0, "cancelled": 0}
     for number, events in phases.items():
-        band, what = zip(*[e["name"].split() for e in events])
+        band, what = zip(*[(e["name"], e["args"]["phase"]) for e in events])
         order = ("queue", "prefill", "decode")
         assert what == order[:len(what)] and len(set(band)) == 1, (number, what, band)
         for a, b in zip(events, events[1:]):
@@ -111,7 +123,7 @@ def check_requests(run):
     seen = sorted((e[0]["args"]["prompt_tokens"], e[0]["args"]["completion_tokens"]) for e in phases.values()
                   if e[0]["args"]["finish"] == "length")
     assert usage == seen, (usage, seen)
-    reactive = [e for e in phases.values() if e[0]["name"].startswith("reactive")]
+    reactive = [e for e in phases.values() if e[0]["name"] == "reactive"]
     assert len(reactive) == REACTIVE and all(e[0]["args"]["completion_tokens"] == 16 for e in reactive)
 
 
@@ -250,8 +262,8 @@ def main():
         kept = os.environ.get("TROIKA_KEEP")  # a folder: to look at the timeline
         if kept:
             shutil.copytree(name, kept, dirs_exist_ok=True)
-        run_checks([(check_rows, run), (check_stretches, run), (check_requests, run), (check_lanes, run), (check_replay, run),
-                    (check_damage, run), (check_killed,), (check_full_disk,)])
+        run_checks([(check_rows, run), (check_colours, run), (check_stretches, run), (check_requests, run), (check_lanes, run),
+                    (check_replay, run), (check_damage, run), (check_killed,), (check_full_disk,)])
 
 
 if __name__ == "__main__":

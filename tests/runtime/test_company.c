@@ -207,8 +207,129 @@ static void crowd_with_stops(void **state) {
   crowd(tiny_gemma3(), o);
 }
 
+static void submit(office *o, const troika_request *q, troika_stream **s) {
+  assert_int_equal(troika_stream_open(o->runtime, NULL, s, NULL), TROIKA_OK);
+  assert_int_equal(troika_stream_submit(*s, q, NULL), TROIKA_OK);
+}
+
+/* There is one place: whenever a person comes the background is suspended, after any number of
+ * tokens, also where its pages are just full; and its answer is what it is alone. */
+static void suspended_after_any_token(void **state) {
+  (void)state;
+  tiny_model m = tiny_llama();
+  troika_runtime_options options = {.size = sizeof options, .threads = 1, .parallel = 1};
+  office *o = calloc(1, sizeof *o);
+  troika_error err = {0};
+  troika_stream *background = NULL, *s = NULL;
+  troika_request q, person;
+  troika_event event;
+  troika_runtime_stats stats = {0};
+  int32_t prompt[40], alone[70];
+  const int64_t second = 1000000000;
+  answer a;
+  assert_non_null(o);
+  m.tokens = m.vocab;
+  tiny_write_file(&m, NULL, path);
+  if (troika_model_open(path, NULL, &o->model, &err)) fail_msg("%s", err.text);
+  if (troika_runtime_open(o->model, &options, &o->runtime, &err)) fail_msg("%s", err.text);
+  unlink(path);
+  for (int i = 0; i < 40; i++) prompt[i] = i;
+  troika_request_init(&q);
+  q.prompt = prompt;
+  q.prompt_n = 40;
+  q.max_tokens = 70;
+  q.temperature = 0;
+  q.ignore_eos = true;
+  person = q;
+  q.class_ = TROIKA_PROACTIVE;
+  person.class_ = TROIKA_REACTIVE;
+  person.prompt_n = person.max_tokens = 1;
+  for (int round = 0; round < 1000 && stats.suspensions < 500; round++) {
+    submit(o, &q, &background);
+    for (uint32_t n = 0; n <= 70; n++) {
+      assert_int_equal(troika_stream_next(background, &event, 20 * second), TROIKA_OK);
+      assert_int_equal(event.kind, n < 70 ? TROIKA_EVENT_TOKEN : TROIKA_EVENT_END);
+      if (!round && n < 70) alone[n] = event.token;
+      assert_true(n == 70 || event.token == alone[n]);
+      if (!round || (n + (uint32_t)round) % 8) continue;
+      submit(o, &person, &s);
+      assert_true(read_answer(s, &a, 10, 0));
+      troika_stream_close(&s);
+    }
+    troika_stream_close(&background);
+    troika_runtime_describe(o->runtime, &stats);
+  }
+  print_message("suspended %u times\n", (unsigned)stats.suspensions);
+  assert_true(stats.suspensions >= 300);
+  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
+  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
+  free(o);
+}
+
+/* Two of the background share 6 pages of 9 each, of 24: whoever needs 16 gets 3 by suspending one
+ * of them, and not the 9 that it holds. */
+static void what_is_shared_comes_back_with_the_last(void **state) {
+  (void)state;
+  tiny_model m = tiny_llama();
+  troika_runtime_options options = {
+      .size = sizeof options, .threads = 1, .parallel = 2, .context = 512};
+  office *o = calloc(1, sizeof *o);
+  troika_error err = {0};
+  troika_stream *background[2], *s = NULL;
+  troika_request q;
+  troika_event event;
+  troika_runtime_stats stats;
+  int32_t prompt[470];
+  const int64_t second = 1000000000;
+  answer a;
+  assert_non_null(o);
+  m.tokens = m.vocab;
+  m.context = 512;
+  options.kv_bytes = 24 * m.layers * 2 * 32 * m.kv_heads * m.head_dim * sizeof(uint16_t);
+  tiny_write_file(&m, NULL, path);
+  if (troika_model_open(path, NULL, &o->model, &err)) fail_msg("%s", err.text);
+  if (troika_runtime_open(o->model, &options, &o->runtime, &err)) fail_msg("%s", err.text);
+  unlink(path);
+  for (int i = 0; i < 470; i++) prompt[i] = i % 47;
+  troika_request_init(&q);
+  q.prompt = prompt;
+  q.prompt_n = 200;
+  q.max_tokens = 300;
+  q.temperature = 0;
+  q.ignore_eos = true;
+  q.class_ = TROIKA_PROACTIVE;
+  for (int i = 0; i < 2; i++) submit(o, &q, &background[i]);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(troika_stream_next(background[i], &event, 20 * second), TROIKA_OK);
+  for (int i = 0; i < 2; i++) troika_stream_suspend(background[i]); /* they keep their pages */
+  troika_runtime_describe(o->runtime, &stats);
+  assert_int_equal(stats.running, 2);
+  prompt[0] = 46; /* shares nothing */
+  q.prompt_n = 470;
+  q.max_tokens = 20;
+  q.class_ = TROIKA_REACTIVE;
+  submit(o, &q, &s);
+  assert_true(read_answer(s, &a, 1000, 0));
+  assert_int_equal(a.n, 20);
+  troika_stream_close(&s);
+  for (int i = 0; i < 2; i++) {
+    troika_stream_resume(background[i]);
+    assert_true(read_answer(background[i], &a, 1000, 0));
+    assert_int_equal(a.finish, TROIKA_FINISH_LENGTH);
+    troika_stream_close(&background[i]);
+  }
+  troika_runtime_describe(o->runtime, &stats);
+  print_message("suspended %u times\n", (unsigned)stats.suspensions);
+  assert_true(stats.suspensions >= 2);
+  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
+  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
+  free(o);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_shared_comes_back_with_the_last),
+      cmocka_unit_test(suspended_after_any_token),
       cmocka_unit_test(llama_crowd),
       cmocka_unit_test(gemma3_crowd_in_little_memory),
       cmocka_unit_test(crowd_before_a_short_queue),

@@ -95,6 +95,35 @@ static void a_known_device_gives_its_table(void **state) {
   assert_int_equal(t->error_q, facts.error_p90);
 }
 
+static void one_late_stop_does_not_move_the_bound(void **state) {
+  (void)state;
+  quantile q = {0};
+  const int64_t table = 900000, most = 10000000;
+  assert_int_equal(quantile_of(&q, 950), 0);
+  for (int i = 1; i <= 100; i++) {
+    quantile_add(&q, 1000 * (i * 37 % 101)); /* each of 1 to 100 once */
+    assert_int_equal(profile_stop_bound(&q, table, most), table);
+  }
+  assert_int_equal(quantile_of(&q, 950), 95000);
+  assert_int_equal(quantile_of(&q, 900), 90000);
+  assert_int_equal(quantile_of(&q, 1), 1000);
+  assert_int_equal(quantile_of(&q, 1000), 100000);
+  q = (quantile){0};
+  for (int i = 0; i < 31; i++) quantile_add(&q, 3000000);
+  assert_int_equal(profile_stop_bound(&q, table, most), table); /* too few to prove it */
+  quantile_add(&q, 3000000);
+  assert_int_equal(profile_stop_bound(&q, table, most), 3000000);
+  assert_int_equal(profile_stop_bound(&q, 4000000, most), 4000000);
+  for (int i = 0; i < 128; i++) quantile_add(&q, 500000);
+  assert_int_equal(profile_stop_bound(&q, table, most), table); /* it falls back */
+  for (int i = 0; i < 6; i++) quantile_add(&q, 80000000);
+  assert_int_equal(profile_stop_bound(&q, table, most), table); /* outliers */
+  quantile_add(&q, 80000000);
+  assert_int_equal(quantile_of(&q, 950), 80000000); /* more than a twentieth are none */
+  assert_int_equal(profile_stop_bound(&q, table, most), most);
+  assert_int_equal(profile_stop_bound(&q, 12000000, most), 12000000);
+}
+
 static void what_was_not_measured_is_drawn_and_marked(void **state) {
   (void)state;
   static profile_state s;
@@ -513,6 +542,7 @@ static int remove_files(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_known_device_gives_its_table),
+      cmocka_unit_test(one_late_stop_does_not_move_the_bound),
       cmocka_unit_test(what_was_not_measured_is_drawn_and_marked),
       cmocka_unit_test(plans_fit_what_there_is),
       cmocka_unit_test(a_window_bounds_what_a_row_reads),

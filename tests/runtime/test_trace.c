@@ -75,6 +75,19 @@ static json_int_t lost_said(const json_t *events) {
   return json_integer_value(json_object_get(json_object_get(last, "args"), "events_lost"));
 }
 
+/* Perfetto's colour is one of the name: it must be the class's, and nothing else. */
+static void check_slice(const json_t *e, uint32_t *slices) {
+  static const char *const classes[] = {"reactive", "inherited", "proactive"};
+  const json_t *args = json_object_get(e, "args");
+  json_int_t launch = json_integer_value(json_object_get(args, "launch"));
+  bool device = json_integer_value(json_object_get(e, "pid")) == 1;
+  assert_string_equal(json_string_value(json_object_get(e, "name")),
+                      classes[device ? launch % 3 : 0]);
+  assert_non_null(json_string_value(json_object_get(args, "phase")));
+  assert_null(json_object_get(e, "cname"));
+  ++*slices;
+}
+
 static void test_events(void **state) {
   (void)state;
   place p;
@@ -117,14 +130,14 @@ static void test_events(void **state) {
   assert_int_equal(lost_said(events), 0);
   size_t i;
   json_t *e;
-  uint32_t lanes = 0;
+  uint32_t lanes = 0, slices = 0;
   json_array_foreach(events, i, e) {
     if (json_integer_value(json_object_get(e, "pid")) == 2)
       lanes |= 1u << json_integer_value(json_object_get(e, "tid"));
-    if (strstr(json_string_value(json_object_get(e, "name")), "background queue"))
-      fail_msg("a reactive request in the background's colour");
+    if (!strcmp(json_string_value(json_object_get(e, "ph")), "X")) check_slice(e, &slices);
   }
   assert_int_equal(lanes, 3);
+  assert_int_equal(slices, 5 + 7);
   assert_non_null(strstr(text, "\"stopped\":true,\"request\":77"));
   json_decref(events);
   free(text);

@@ -100,22 +100,37 @@ static void check_bands(sim *s) {
     sim_violation(s, INV_LIFTS, false, "reactive work is said to be there, and is not");
 }
 
+static bool fits(const uint32_t need[SCHED_GROUPS], const uint32_t free[SCHED_GROUPS]) {
+  for (uint32_t g = 0; g < SCHED_GROUPS; g++)
+    if (need[g] > free[g]) return false;
+  return true;
+}
+
+/* Who has aged takes a place that no reactive request could have; their pages it may not take. */
 static void check_admissions(sim *s) {
   bool gone[SIM_SPECS_MAX] = {false};
+  uint32_t free[SCHED_GROUPS];
+  memcpy(free, s->free, sizeof free);
   for (size_t i = 0; i < s->n_actions; i++) {
     const sched_action *a = &s->actions[i];
     if (a->kind > SCHED_SUSPEND) continue;
     sim_job *j = sim_job_of(s, a->request);
     if (!j) continue;
     gone[sim_index(s, j)] = true;
+    uint32_t there[SCHED_GROUPS];
+    memcpy(there, free, sizeof free);
+    for (uint32_t g = 0; g < SCHED_GROUPS; g++)
+      free[g] += a->kind == SCHED_ADMIT ? -j->r.need[g] : j->promised[g];
     if (a->kind != SCHED_ADMIT || sim_band(j) != SCHED_BAND_P) continue;
     sim_checked(s, INV_ORDER, 0);
     for (uint32_t k = 0; k < s->n_active; k++) {
       const sim_job *o = &s->jobs[s->active[k]];
-      if (o->r.state == SCHED_QUEUED && !gone[s->active[k]] && !o->r.held && !is_over(s, &o->r) &&
-          sim_band(o) != SCHED_BAND_P)
-        sim_violation(s, INV_ORDER, false, "P request %u is admitted while %u of band %c waits",
-                      j->r.id, o->r.id, "RIP"[sim_band(o)]);
+      if (o->r.state != SCHED_QUEUED || gone[s->active[k]] || o->r.held || is_over(s, &o->r) ||
+          sim_band(o) == SCHED_BAND_P)
+        continue;
+      if (s->memory.aged == j->r.id + 1 && fits(o->r.need, there)) continue;
+      sim_violation(s, INV_ORDER, false, "P request %u is admitted while %u of band %c waits",
+                    j->r.id, o->r.id, "RIP"[sim_band(o)]);
     }
   }
 }
@@ -219,7 +234,26 @@ static int64_t most_truth(const sim *s) {
 /* From the end of one iteration with reactive rows to the end of the next, with what ran between,
  * as long as only background could be the reason. Over 16 of them in a row the credit may give back
  * what earlier ones have left (2 S at most), and X what it holds (its cap, down to one stretch,
- * or what a promoted row costs in one iteration, below 0). */
+ * or what a promoted row costs in one iteration, below 0); and over all of them together no more
+ * than once. */
+static void check_stretch(sim *s, const sim_period *p, const char *what, uint32_t n) {
+  int64_t d_ns = s->p->config.preempt_ns;
+  int64_t stock = 2 * p->alone + longest(4 * d_ns, 2 * p->alone) + longest(d_ns, p->promoted);
+  int64_t bound = (int64_t)(((__int128)(p->allowed + stock) << 16) /
+                            (SCHED_ONE - (int64_t)s->p->config.background_share));
+  sim_checked(s, INV_STRETCH, ratio(p->actual, bound));
+  if (p->actual > bound)
+    sim_violation(s, INV_STRETCH, false, "%s%u iterations took %.3f ms: at most %.3f ms", what, n,
+                  (double)p->actual * 1e-6, (double)bound * 1e-6);
+}
+
+static void add_period(sim_period *sum, const sim_period *p) {
+  sum->actual += p->actual;
+  sum->allowed += p->allowed;
+  sum->alone = longest(sum->alone, p->alone);
+  sum->promoted = longest(sum->promoted, p->promoted);
+}
+
 void sim_check_launch_end(sim *s, const sim_launch *l) {
   int64_t now = s->clock.now_ns, since = s->period_since_ns;
   if (!l->measured) return;
@@ -228,27 +262,21 @@ void sim_check_launch_end(sim *s, const sim_launch *l) {
   s->period_clean = true;
   /* A fixed B_cap counts rows and asks for no slack. */
   if (s->p->n_devices > 1 || most_truth(s) != COST_ONE || s->p->config.bcap) return;
-  if (!clean) s->n_window = 0; /* meanwhile the accounts may have been filled again */
-  uint32_t at = s->n_window++ % SIM_WINDOW;
-  s->window[at].actual = clean && now - since > l->device_ns ? now - since : l->device_ns;
-  s->window[at].allowed = l->allowed_ns;
-  s->window[at].alone = l->alone_ns;
-  s->window[at].promoted = l->promoted_rows ? l->device_ns - l->alone_ns : 0;
-  if (s->n_window < SIM_WINDOW) return;
-  int64_t actual = 0, allowed = 0, alone = 0, d_ns = s->p->config.preempt_ns, beyond = d_ns;
-  for (uint32_t i = 0; i < SIM_WINDOW; i++) {
-    actual += s->window[i].actual;
-    allowed += s->window[i].allowed;
-    alone = longest(alone, s->window[i].alone);
-    beyond = longest(beyond, s->window[i].promoted);
+  if (!clean) { /* meanwhile the accounts may have been filled again */
+    s->n_window = 0;
+    s->all = (sim_period){0};
   }
-  allowed += 2 * alone + longest(4 * d_ns, 2 * alone) + beyond;
-  int64_t bound =
-      (int64_t)(((__int128)allowed << 16) / (SCHED_ONE - (int64_t)s->p->config.background_share));
-  sim_checked(s, INV_STRETCH, ratio(actual, bound));
-  if (actual > bound)
-    sim_violation(s, INV_STRETCH, false, "16 iterations took %.3f ms: at most %.3f ms",
-                  (double)actual * 1e-6, (double)bound * 1e-6);
+  sim_period *p = &s->window[s->n_window++ % SIM_WINDOW];
+  *p = (sim_period){.actual = clean && now - since > l->device_ns ? now - since : l->device_ns,
+                    .allowed = l->allowed_ns,
+                    .alone = l->alone_ns,
+                    .promoted = l->promoted_rows ? l->device_ns - l->alone_ns : 0};
+  add_period(&s->all, p);
+  if (s->n_window < SIM_WINDOW) return;
+  sim_period sum = {0};
+  for (uint32_t i = 0; i < SIM_WINDOW; i++) add_period(&sum, &s->window[i]);
+  check_stretch(s, &sum, "", SIM_WINDOW);
+  check_stretch(s, &s->all, "all ", s->n_window);
 }
 
 /* What the credit was before this launch, which changed it by (1+e) S - T; or less than that, if it
@@ -365,12 +393,6 @@ static uint8_t slots_of(const sim *s, uint32_t d) {
   return slots;
 }
 
-static bool has_pages(const sim *s, const sim_job *j) {
-  for (uint32_t g = 0; g < SCHED_GROUPS; g++)
-    if (j->r.need[g] > s->free[g]) return false;
-  return true;
-}
-
 /* Something that sections 2 to 4 let run on this idle device. On one device that is whatever is
  * runnable and has a slot. On several, reactive work may keep others from background work, and
  * placement decides between them: there, what nobody else could want. */
@@ -386,7 +408,7 @@ static bool could_run(const sim *s, uint32_t d) {
   }
   for (uint32_t i = 0; i < s->n_active; i++) {
     const sim_job *j = &s->jobs[s->active[i]];
-    if (!sim_runnable(s, j) || !has_pages(s, j)) continue;
+    if (!sim_runnable(s, j) || !fits(j->r.need, s->free)) continue;
     bool p = !is_reactive(j), decode = j->r.state == SCHED_DECODE;
     uint8_t slot = decode ? (p ? SCHED_SLOT_DECODE_P : SCHED_SLOT_DECODE)
                           : (p ? SCHED_SLOT_PREFILL_P : SCHED_SLOT_PREFILL);
@@ -403,16 +425,19 @@ static bool could_run(const sim *s, uint32_t d) {
 
 /* What R or I would find if P gave back all that no launch holds. */
 static void check_claims(sim *s) {
-  uint32_t free[SCHED_GROUPS], places = s->p->config.places - s->places_used;
+  uint32_t free[SCHED_GROUPS], places = s->p->config.places, used = s->places_used;
   memcpy(free, s->free, sizeof free);
   bool holders = false;
   for (uint32_t i = 0; i < s->n_active; i++) {
     const sim_job *j = &s->jobs[s->active[i]];
     if (is_reactive(j) || j->r.state == SCHED_QUEUED || j->r.launch != SCHED_NONE) continue;
     for (uint32_t g = 0; g < SCHED_GROUPS; g++) free[g] += j->promised[g];
-    places++;
+    places += j->r.id + 1 != s->memory.aged;
     holders = true;
   }
+  const sim_job *aged = s->memory.aged ? sim_job_of(s, s->memory.aged - 1) : NULL;
+  used -= aged && aged->r.state != SCHED_QUEUED && !is_reactive(aged);
+  places = places > used ? places - used : 0;
   const sim_job *first = NULL;
   for (uint32_t i = 0; i < s->n_active; i++) {
     const sim_job *j = &s->jobs[s->active[i]];
@@ -431,11 +456,17 @@ static void check_claims(sim *s) {
     for (uint32_t g = 0; g < SCHED_GROUPS; g++)
       free[g] -= j->r.need[g] < free[g] ? j->r.need[g] : free[g];
   }
-  bool fits = places > 0;
-  for (uint32_t g = 0; g < SCHED_GROUPS; g++) fits = fits && first->r.need[g] <= free[g];
-  if (fits)
-    sim_violation(s, INV_ORDER, false, "request %u of band %c waits for a place or pages that %s",
-                  first->r.id, "RIP"[sim_band(first)], holders ? "background holds" : "are free");
+  if (!places || !fits(first->r.need, free)) return;
+  /* Whoever may just make its deadline is before it; what is not there for that one is kept. */
+  for (uint32_t i = 0; i < s->n_active; i++) {
+    const sim_job *j = &s->jobs[s->active[i]];
+    bool hurries = j->r.first_deadline_ns != SCHED_NEVER || j->r.done_deadline_ns != SCHED_NEVER;
+    if (sim_band(j) == sim_band(first) && j->r.state == SCHED_QUEUED && hurries &&
+        !fits(j->r.need, free))
+      return;
+  }
+  sim_violation(s, INV_ORDER, false, "request %u of band %c waits for a place or pages that %s",
+                first->r.id, "RIP"[sim_band(first)], holders ? "background holds" : "are free");
 }
 
 static void check_monotone(sim *s) {

@@ -14,6 +14,11 @@ enum {
   SIM_SLOT_ROWS = SIM_SPAN_MAX
 };
 
+typedef struct sim_period { /* of an iteration with reactive rows, and sums of them; ns */
+  int64_t actual, allowed;
+  int64_t alone, promoted; /* the longest */
+} sim_period;
+
 typedef struct sim_job {
   const sim_spec *spec;
   sched_request r;
@@ -71,9 +76,9 @@ struct sim {
   device_tables tables[SCHED_DEVICES_MAX];
   device_run runs[SCHED_DEVICES_MAX][SIM_SLOTS];
   device_row rows[SCHED_DEVICES_MAX][SIM_SLOTS * SIM_SLOT_ROWS];
-  device_seq seqs[SIM_PLACES_MAX];
-  uint32_t page_numbers[SIM_PLACES_MAX][SIM_PAGES_EACH];
-  uint64_t kv[SIM_PLACES_MAX * SIM_PAGES_EACH * SOC_PAGE_TOKENS];
+  device_seq seqs[SIM_PLACES_MAX + 1];
+  uint32_t page_numbers[SIM_PLACES_MAX + 1][SIM_PAGES_EACH];
+  uint64_t kv[(SIM_PLACES_MAX + 1) * SIM_PAGES_EACH * SOC_PAGE_TOKENS];
 
   cost_table cost[SCHED_DEVICES_MAX];
   sched_device device_views[SCHED_DEVICES_MAX];
@@ -84,7 +89,8 @@ struct sim {
   sim_prefix prefixes[SIM_PREFIXES];
   uint32_t session_open[SIM_SESSIONS];
   bool session_waits[SIM_SESSIONS];
-  bool place_taken[SIM_PLACES_MAX];
+  bool place_taken[SIM_PLACES_MAX + 1];
+  uint32_t aged_before; /* the last decision */
   uint32_t places_used, free[SCHED_GROUPS];
   sim_random shuffle, noise;
 
@@ -98,9 +104,7 @@ struct sim {
 
   /* checks */
   int64_t waiting_since_ns[SCHED_DEVICES_MAX]; /* idle though something could run */
-  struct {
-    int64_t actual, allowed, alone, promoted;
-  } window[SIM_WINDOW];
+  sim_period window[SIM_WINDOW], all;
   uint32_t n_window;
   int64_t period_since_ns; /* end of the last iteration with reactive rows */
   bool period_clean;       /* these were ready all the time since, and no prompt of theirs ran */

@@ -480,7 +480,12 @@ static void act_launch(sim *s, size_t at) {
 static void admit(sim *s, sim_job *j) {
   LEGAL(j->r.state == SCHED_QUEUED && !j->r.held && !j->r.cancelled, "request %u is admitted",
         j->r.id);
-  LEGAL(s->places_used < s->p->config.places, "request %u is admitted without a place", j->r.id);
+  /* One place is beyond those that all can have. */
+  uint32_t beyond = s->memory.aged || s->aged_before;
+  LEGAL(s->places_used < s->p->config.places + beyond, "request %u is admitted without a place",
+        j->r.id);
+  LEGAL(s->memory.aged != j->r.id + 1 || sim_band(j) == SCHED_BAND_P, "request %u has aged",
+        j->r.id);
   LEGAL(take_pages(s, j), "request %u is admitted without pages", j->r.id);
   s->places_used++;
   for (j->place = 0; s->place_taken[j->place]; j->place++) {
@@ -697,6 +702,7 @@ static void decide(sim *s) {
     build_view(s);
     s->step++;
     sched_memory before = s->memory;
+    s->aged_before = before.aged;
     size_t room = sim_random_below(&s->noise, 64) ? SIM_ACTIONS : 1 + SIM_DECODES_MAX * 2;
     s->n_actions =
         sched_decide(&s->view, &s->memory, s->clock.now_ns, s->actions, room, &s->wake_ns);
@@ -759,7 +765,7 @@ static void open_devices(sim *s) {
   s->g.groups[0] = (graph_kv_group){.page_bytes = SOC_PAGE_TOKENS * sizeof(uint64_t)};
   s->g.groups[1] = (graph_kv_group){.window = p->window,
                                     .page_bytes = (p->kv_token_bytes - 8) * SOC_PAGE_TOKENS};
-  for (uint32_t i = 0; i < SIM_PLACES_MAX; i++) {
+  for (uint32_t i = 0; i <= SIM_PLACES_MAX; i++) {
     for (uint32_t k = 0; k < SIM_PAGES_EACH; k++) s->page_numbers[i][k] = i * SIM_PAGES_EACH + k;
     s->seqs[i].pages[0] = s->page_numbers[i];
   }

@@ -173,6 +173,14 @@ static void background_leaves_the_reserve(void **state) {
   s.view.pages_free[0] = 30;
   scene_decide(&s);
   assert_int_equal(scene_count(&s, SCHED_ADMIT), 1);
+  /* What nobody else has is there for one who needs nearly all. */
+  s.requests[0].need[0] = 995;
+  s.view.pages_free[0] = 999;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 0);
+  s.view.pages_free[0] = 1000;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 1);
 }
 
 static void what_never_fits_is_refused(void **state) {
@@ -199,6 +207,53 @@ static void a_person_takes_the_place_of_background(void **state) {
   s.memory = (sched_memory){0};
   scene_decide(&s);
   assert_int_equal(scene_count(&s, SCHED_SUSPEND) + scene_count(&s, SCHED_ADMIT), 0);
+}
+
+/* Two places, both with people, and one waits: the background gets what nobody else can have, once
+ * it has starved; and keeps it. */
+static void who_has_starved_gets_a_place_of_its_own(void **state) {
+  (void)state;
+  s.config.places = 2;
+  for (int i = 0; i < 2; i++) scene_decode(&s, SCHED_REACTIVE);
+  scene_queued(&s, SCHED_REACTIVE, 10, 10)->judged = 1;
+  sched_request *old = scene_queued(&s, SCHED_PROACTIVE, 10, 10);
+  scene_queued(&s, SCHED_PROACTIVE, 10, 10);
+  s.config.age_limit_ns = s.now - old->waiting_ns;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 0);
+  assert_int_equal(s.wake, s.now + 1);
+  s.now++;
+  s.config.reserve[0] = 500;
+  s.view.pages_free[0] = 509; /* 10 of them for it */
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 0);
+  s.view.pages_free[0] = 510;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 1);
+  assert_non_null(scene_find(&s, SCHED_ADMIT, 4));
+  assert_int_equal(s.memory.aged, 5);
+  old->state = SCHED_PREFILL;
+  old->need[0] = 0;
+  old->holds[0] = 10;
+  s.now += SECOND;
+  scene_decide(&s); /* no place for people or the next one, and none is taken from it */
+  assert_int_equal(scene_count(&s, SCHED_ADMIT) + scene_count(&s, SCHED_SUSPEND), 0);
+  s.requests[0].state = SCHED_ENDED;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_ADMIT), 1);
+  assert_non_null(scene_find(&s, SCHED_ADMIT, 3));
+  s.requests[2].state = SCHED_DECODE;
+  s.requests[2].need[0] = 0;
+  s.view.pages_free[0] = 5; /* people want pages, and are not overtaken */
+  sched_request *more = scene_queued(&s, SCHED_REACTIVE, 10, 10);
+  more->need[0] = 12;
+  scene_decide(&s);
+  assert_int_equal(scene_count(&s, SCHED_SUSPEND), 0); /* a place is what it lacks as well */
+  s.requests[1].state = SCHED_ENDED;
+  scene_decide(&s);
+  assert_non_null(scene_find(&s, SCHED_SUSPEND, 4));
+  assert_non_null(scene_find(&s, SCHED_ADMIT, 6));
+  assert_int_equal(s.memory.aged, 0);
 }
 
 static void what_is_in_flight_is_stopped_first(void **state) {
@@ -275,6 +330,43 @@ static void who_would_be_late_is_told_at_arrival_only(void **state) {
   r->judged = 1;
   scene_decide(&s);
   assert_int_equal(reason_of(2), SCHED_REASON_NONE);
+}
+
+/* 1 s of work each: the second may just make it, the third will not. */
+static void deadlines_order_who_waits(void **state) {
+  (void)state;
+  s.config.places = 1;
+  for (int i = 0; i < 4; i++) scene_queued(&s, SCHED_PROACTIVE, 0, 100)->judged = 1;
+  s.requests[1].done_deadline_ns = s.now + 1500 * MS;
+  s.requests[2].done_deadline_ns = s.now + 900 * MS;
+  static const uint32_t order[] = {2, 1, 4, 3};
+  for (int i = 0; i < 4; i++) {
+    scene_decide(&s);
+    assert_int_equal(scene_count(&s, SCHED_ADMIT), 1);
+    assert_non_null(scene_find(&s, SCHED_ADMIT, order[i]));
+    s.requests[order[i] - 1].state = SCHED_ENDED;
+  }
+}
+
+static void who_will_be_late_runs_last(void **state) {
+  (void)state;
+  scene_prefill(&s, SCHED_PROACTIVE, 100)->done_deadline_ns = s.now + 100 * MS;
+  scene_prefill(&s, SCHED_PROACTIVE, 200); /* shortest first, but for the deadline */
+  scene_decide(&s);
+  assert_int_equal(scene_find(&s, SCHED_LAUNCH, SCHED_NONE)->request, 2);
+  s.requests[0].done_deadline_ns = SCHED_NEVER;
+  scene_decide(&s);
+  assert_int_equal(scene_find(&s, SCHED_LAUNCH, SCHED_NONE)->request, 1);
+  s.view.n_requests = 0;
+  s.config.decode_rows = 1;
+  scene_decode(&s, SCHED_PROACTIVE)->done_deadline_ns = s.now + 100 * MS;
+  scene_decode(&s, SCHED_PROACTIVE);
+  scene_decide(&s);
+  assert_null(scene_find(&s, SCHED_JOIN, 1));
+  assert_non_null(scene_find(&s, SCHED_JOIN, 2));
+  s.requests[0].done_deadline_ns = SCHED_NEVER;
+  scene_decide(&s);
+  assert_non_null(scene_find(&s, SCHED_JOIN, 1));
 }
 
 /* Two requests of 100 tokens, 10 ms each: the second waits for the only place. */
@@ -549,11 +641,14 @@ int main(void) {
       RULE(background_leaves_the_reserve),
       RULE(what_never_fits_is_refused),
       RULE(a_person_takes_the_place_of_background),
+      RULE(who_has_starved_gets_a_place_of_its_own),
       RULE(what_is_in_flight_is_stopped_first),
       RULE(pages_of_background_are_for_reactive_if_that_helps),
       RULE(the_queue_is_limited_newest_of_the_lowest_band),
       RULE(backlog_bounds_background),
       RULE(who_would_be_late_is_told_at_arrival_only),
+      RULE(deadlines_order_who_waits),
+      RULE(who_will_be_late_runs_last),
       RULE(the_pace_of_background_is_learned),
       RULE(a_person_is_told_when_all_places_are_taken),
       RULE(retries_are_spread),
