@@ -5,7 +5,7 @@
 Once the long prompt is background (proactive), once another person's (reactive); a llama.cpp server knows no such difference and has one
 row. The gap is the longest time between two emissions of the streaming answer from the arrival of the long prompt to its first token, or
 to the end of the answer. In each round an answer streams for as long with nothing arriving. Its largest gap is the machine's own; and its
-time per token around the same token is what a gap is set against, since a token takes longer the more came before it.
+time per token around the same token is what a gap is set against as well, since a token takes longer the more came before it.
 """
 import contextlib
 import itertools
@@ -91,7 +91,9 @@ def rows(figures, name, kind, trials, alone, bound):
     gaps = [max(t.gaps) for t in trials]
     head = f"{name}, {kind}: "
     figures.figure(head + "time per token before, ms", stats.median(t.tpot for t in trials), spread=stats.spread([t.tpot for t in trials]))
-    figures.figure(head + "largest gap, median of trials, ms", stats.median(gaps), spread=stats.spread(gaps))
+    limit = 2 * stats.median(t.tpot for t in trials) + bound
+    figures.figure(head + "largest gap, median of trials, ms (2 x TPOT before + bound)", stats.median(gaps),
+                   f"<= {limit:.3f}" if alone and kind != NOTHING else "", stats.spread(gaps))
     figures.figure(head + "largest gap of all trials, ms", max(gaps))
     figures.figure(head + "gap, P99, ms", stats.quantile([gap for t in trials for gap in t.gaps], 0.99))
     if alone:

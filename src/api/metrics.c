@@ -189,16 +189,18 @@ static void put_scheduling(const troika_runtime_stats *s, bytes_buffer *out) {
             "What promoted work may still cost reactive work (X).", s->x_ms / 1e3, out);
   put_value("preempt_bound_seconds", "gauge",
             "What a stop of a launch is held to take at most: the longest measured for the cost "
-            "table, or a guess; preempt_stop_p95_seconds, at most 0.01, while that is longer after "
-            "32 stops or more.",
+            "table, or a guess; preempt_stop_seconds, at most 0.01, while that is longer after 32 "
+            "stops or more.",
             s->preempt_bound_ms / 1e3, out);
   put_value("preempt_bound_measured", "gauge",
             "1: the cost table's longest stop was measured; 0: it is a guess.", s->bound_measured,
             out);
-  put_value("preempt_stop_p95_seconds", "gauge",
-            "From asking a launch to stop to seeing it stopped: 95th percentile of the last 128 of "
-            "preemptions_total.",
-            s->stop_p95_ms / 1e3, out);
+  put_help("preempt_stop_seconds", "gauge",
+           "From asking a launch to stop to seeing it stopped, of the last 128 of "
+           "preemptions_total.",
+           out);
+  bytes_append_format(out, "troika_preempt_stop_seconds{quantile=\"0.95\"} %.9g\n",
+                      s->stop_p95_ms / 1e3);
   put_value("preempt_stop_max_seconds", "gauge", "The longest of all of these.",
             s->stop_max_ms / 1e3, out);
   put_value("model_error", "gauge", "90th percentile of |observed - predicted| / predicted.",

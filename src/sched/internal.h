@@ -197,7 +197,9 @@ typedef struct ahead {        /* grows as the requests are looked at in their or
 void sched_add(const decision *d, todo *t, const sched_request *r, int sign);
 /* Until all that is before a request of this band is done. */
 int64_t sched_ahead_ns(const decision *d, const ahead *a, sched_band band);
-int64_t sched_backlog_ns(const decision *d, const ahead *a); /* of background alone */
+/* Of background alone, in device time: ten minutes of it are not to be judged by the pace of some
+ * seconds. */
+int64_t sched_backlog_ns(const decision *d, const ahead *a);
 /* May it come in? *wait_ns: if not, how long until that would be another matter. */
 sched_reason sched_judge(const decision *d, const ahead *a, const sched_request *r,
                          int64_t *wait_ns);

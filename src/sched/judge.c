@@ -112,7 +112,7 @@ static int64_t lateness(const decision *d, const ahead *a, const sched_request *
 }
 
 int64_t sched_backlog_ns(const decision *d, const ahead *a) {
-  return at_pace(d, true, work_of(d, &a->bands[SCHED_BAND_P]));
+  return work_of(d, &a->bands[SCHED_BAND_P]);
 }
 
 sched_reason sched_judge(const decision *d, const ahead *a, const sched_request *r,
@@ -134,5 +134,6 @@ sched_reason sched_judge(const decision *d, const ahead *a, const sched_request 
 
 void sched_settle_paces(decision *d, const ahead *a) {
   settle_pace(d, false, d->n_rows_reactive, a);
-  settle_pace(d, true, a->background_waits, a);
+  bool works = d->n_rows_p + d->n_prefill_p || sched_is_reactive_runnable(d);
+  settle_pace(d, true, a->background_waits && works, a);
 }

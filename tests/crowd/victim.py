@@ -47,7 +47,7 @@ def bring(port, stage, i, reactive):
     if cut < len(data) or stage in ("sent", "whole"):
         return s, None
     head = until(s, b"\r\n\r\n")
-    assert b" 200 " in head.split(b"\r\n")[0], head
+    assert b" 200 " in head.split(b"\r\n")[0], head + s.recv(65536)
     name = re.search(rb"^x-troika-stream: (\S+)", head, re.MULTILINE)[1].decode()
     if stage in ("streaming", "suspended", "retry"):
         until(s, b"content")

@@ -396,6 +396,16 @@ static void the_pace_of_background_is_learned(void **state) {
   assert_int_equal(told_after(0, 50, false), SCHED_REASON_NONE);  /* nothing is known yet */
   assert_int_equal(told_after(5, 70, true), SCHED_REASON_NONE);   /* 10.1 s of work take 15 */
   assert_int_equal(told_after(5, 10, true), SCHED_REASON_LATE);
+  /* What its client has suspended says nothing. */
+  assert_int_equal(told_after(5, 50, false), SCHED_REASON_LATE);
+  s.requests[0].held = 1;
+  for (int i = 0; i < 64; i++) {
+    scene_decide(&s);
+    s.now += SECOND;
+  }
+  s.requests[2].done_deadline_ns = s.now + 25 * SECOND;
+  scene_decide(&s);
+  assert_int_equal(reason_of(3), SCHED_REASON_NONE);
   /* Nobody waits any more: what was slow is forgotten. */
   s.view.n_requests = 1;
   s.requests[0].cancelled = 0;
