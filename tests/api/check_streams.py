@@ -270,14 +270,14 @@ def check_ended_ones_are_kept_for_a_while(s):
 
 
 def check_deadlines(s):
-    # It says that it will be short, or it would be refused at once where 400 ms are few.
+    # It says that it will be short, or it would be refused at once; and this is enough for that, with sanitizers as well.
     short = {"expected_tokens": 1}
-    status, headers, answer = send(s, "POST", CHAT, LONG | {"stream": False, "troika": short}, {"x-troika-deadline-ms": "400"})
+    status, headers, answer = send(s, "POST", CHAT, LONG | {"stream": False, "troika": short}, {"x-troika-deadline-ms": "1500"})
     error = answer.get("error")
     assert status == 504 and error["code"] == "deadline_exceeded" and headers["x-should-retry"] == "false", (status, error)
     begun = time.monotonic()
-    stream = Open(s, LONG | {"troika": short | {"deadline_ms": 400}})
-    assert stream.error()["code"] == "deadline_exceeded" and time.monotonic() - begun < 3
+    stream = Open(s, LONG | {"troika": short | {"deadline_ms": 1500}})
+    assert stream.error()["code"] == "deadline_exceeded" and time.monotonic() - begun < 5
     assert stream.look()["status"] == 504
     assert send(s, "POST", CHAT, SHORT, {"x-troika-deadline-ms": "60000"})[0] == 200
 
