@@ -199,7 +199,7 @@ static void put_scheduling(const troika_runtime_stats *s, bytes_buffer *out) {
            "From asking a launch to stop to seeing it stopped, of the last 128 of "
            "preemptions_total.",
            out);
-  bytes_append_format(out, "troika_preempt_stop_seconds{quantile=\"0.95\"} %.9g\n",
+  bytes_append_format(out, "troika_preempt_stop_seconds{quantile=\"0.95\"} %.17g\n",
                       s->stop_p95_ms / 1e3);
   put_value("preempt_stop_max_seconds", "gauge", "The longest of all of these.",
             s->stop_max_ms / 1e3, out);
