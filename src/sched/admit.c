@@ -149,26 +149,27 @@ static void limit_queue(decision *d, gate *g) {
     if (d->flags[i] & (OVER | GONE) || request_of(d, i)->emitted) continue;
     const sched_request *r = request_of(d, i);
     sched_request shorter = is_shortened(d, r) ? shortened(d, r) : *r;
-    sched_add(d, &g->ahead.left[band_of(r) == SCHED_BAND_P], &shorter, -1);
+    todo t = sched_todo(d, &shorter);
+    sched_add(&g->ahead.left[band_of(r) == SCHED_BAND_P], &t, -1);
     refuse(d, i, SCHED_REASON_QUEUE, sched_ahead_ns(d, &g->ahead, band_of(r)));
     g->waiting--;
   }
 }
 
 /* Everybody's place in the account of the pace; who is gone or over takes no part in the rest. */
-static bool takes_part(const decision *d, gate *g, uint32_t i) {
+static bool takes_part(const decision *d, gate *g, uint32_t i, const todo *t) {
   const sched_request *r = request_of(d, i);
   bool over = d->flags[i] & OVER, gone = d->flags[i] & GONE;
   bool background = band_of(r) == SCHED_BAND_P;
   if (r->judged || r->state != SCHED_QUEUED) {
-    sched_add(d, &g->ahead.known[background], r, 1);
-    if (!over || !gone) sched_add(d, &g->ahead.left[background], r, 1);
+    sched_add(&g->ahead.known[background], t, 1);
+    if (!over || !gone) sched_add(&g->ahead.left[background], t, 1);
   }
   return !over && !gone;
 }
 
 /* One that waits. */
-static void consider(decision *d, gate *g, uint32_t i) {
+static void consider(decision *d, gate *g, uint32_t i, todo t) {
   const sched_request *r = request_of(d, i);
   sched_request shorter;
   sched_band band = band_of(r);
@@ -177,6 +178,7 @@ static void consider(decision *d, gate *g, uint32_t i) {
   if (is_shortened(d, r)) {
     shorter = shortened(d, r);
     r = &shorter;
+    t = sched_todo(d, r);
   }
   if (!sched_fits(r->most, d->v->pages_total))
     reason = SCHED_REASON_PAGES;
@@ -187,8 +189,8 @@ static void consider(decision *d, gate *g, uint32_t i) {
     return;
   }
   if (r == &shorter && !tell_shortened(d, r)) return;
-  if (!r->judged) sched_add(d, &g->ahead.left[band == SCHED_BAND_P], r, 1);
-  sched_add(d, &g->ahead.bands[band], r, 1);
+  if (!r->judged) sched_add(&g->ahead.left[band == SCHED_BAND_P], &t, 1);
+  sched_add(&g->ahead.bands[band], &t, 1);
   g->ahead.live[band]++;
   bool goes = !r->held && ((!g->closed && has_room(d, g, i)) || ages(d, g, i));
   if (!r->held && !goes) {
@@ -211,8 +213,9 @@ void sched_admit(decision *d) {
   for (uint32_t k = 0; k < d->n_running; k++) {
     uint32_t i = d->order[k];
     const sched_request *r = request_of(d, i);
-    if (!takes_part(d, &g, i) || r->held) continue;
-    sched_add(d, &g.ahead.bands[band_of(r)], r, 1);
+    todo t = sched_todo(d, r);
+    if (!takes_part(d, &g, i, &t) || r->held) continue;
+    sched_add(&g.ahead.bands[band_of(r)], &t, 1);
     g.ahead.live[band_of(r)]++;
     g.background += band_of(r) == SCHED_BAND_P;
   }
@@ -224,7 +227,8 @@ void sched_admit(decision *d) {
       for (uint32_t k = first; k < end && !d->full; k++) {
         uint32_t i = d->order[k];
         if (d->hurried[band] && turn_of(d, i) != turn) continue;
-        if (takes_part(d, &g, i)) consider(d, &g, i);
+        todo t = sched_todo(d, request_of(d, i));
+        if (takes_part(d, &g, i, &t)) consider(d, &g, i, t);
       }
   }
   d->m->backlog_ns = sched_backlog_ns(d, &g.ahead);

@@ -194,7 +194,8 @@ typedef struct ahead {        /* grows as the requests are looked at in their or
    * that the next one will see. */
   todo known[2], left[2];
 } ahead;
-void sched_add(const decision *d, todo *t, const sched_request *r, int sign);
+todo sched_todo(const decision *d, const sched_request *r);
+void sched_add(todo *sum, const todo *t, int sign);
 /* Until all that is before a request of this band is done. */
 int64_t sched_ahead_ns(const decision *d, const ahead *a, sched_band band);
 /* Of background alone, in device time: ten minutes of it are not to be judged by the pace of some

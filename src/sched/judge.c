@@ -6,10 +6,14 @@
 #define PACE_WINDOW_NS (16 * SECOND_NS)
 enum { PACE_MOST = 8 };
 
-void sched_add(const decision *d, todo *t, const sched_request *r, int sign) {
-  t->prompts_ns = add_ns(t->prompts_ns, sign * sched_prefill_about_ns(d, r));
-  t->rows += sign * (int64_t)r->prompt_left;
-  t->tokens += sign * (int64_t)r->expected_left;
+todo sched_todo(const decision *d, const sched_request *r) {
+  return (todo){sched_prefill_about_ns(d, r), r->prompt_left, r->expected_left};
+}
+
+void sched_add(todo *sum, const todo *t, int sign) {
+  sum->prompts_ns = add_ns(sum->prompts_ns, sign * t->prompts_ns);
+  sum->rows += sign * t->rows;
+  sum->tokens += sign * t->tokens;
 }
 
 static int64_t times(int64_t n, int64_t ns) {

@@ -137,18 +137,29 @@ static void *watch(void *argument) {
   return NULL;
 }
 
-static void crowd(tiny_model m, troika_runtime_options options) {
+static office *office_open(tiny_model m, const troika_runtime_options *options) {
   office *o = calloc(1, sizeof *o);
-  client clients[CLIENTS];
-  pthread_t threads[CLIENTS], watcher;
   troika_error err = {0};
-  uint64_t random = 5;
   assert_non_null(o);
   m.tokens = m.vocab;
   tiny_write_file(&m, NULL, path);
   if (troika_model_open(path, NULL, &o->model, &err)) fail_msg("%s", err.text);
-  if (troika_runtime_open(o->model, &options, &o->runtime, &err)) fail_msg("%s", err.text);
+  if (troika_runtime_open(o->model, options, &o->runtime, &err)) fail_msg("%s", err.text);
   unlink(path);
+  return o;
+}
+
+static void office_close(office *o) {
+  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
+  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
+  free(o);
+}
+
+static void crowd(tiny_model m, troika_runtime_options options) {
+  office *o = office_open(m, &options);
+  client clients[CLIENTS];
+  pthread_t threads[CLIENTS], watcher;
+  uint64_t random = 5;
   for (uint32_t k = 0; k < KINDS; k++) /* half of each prompt is shared */
     for (uint32_t i = 0; i < PROMPT_MOST; i++)
       o->prompts[k][i] = (int32_t)(i < PROMPT_MOST / 2 ? i % 50 : (i * 31 + k) % 47);
@@ -175,9 +186,7 @@ static void crowd(tiny_model m, troika_runtime_options options) {
   assert_int_equal(o->wrong, 0);
   assert_int_equal(o->whole + o->cancelled + o->left + o->busy, CLIENTS * REQUESTS);
   assert_true(o->whole > 0 && o->cancelled > 0 && o->left > 0);
-  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
-  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
-  free(o);
+  office_close(o);
 }
 
 static void llama_crowd(void **state) {
@@ -216,10 +225,8 @@ static void submit(office *o, const troika_request *q, troika_stream **s) {
  * tokens, also where its pages are just full; and its answer is what it is alone. */
 static void suspended_after_any_token(void **state) {
   (void)state;
-  tiny_model m = tiny_llama();
   troika_runtime_options options = {.size = sizeof options, .threads = 1, .parallel = 1};
-  office *o = calloc(1, sizeof *o);
-  troika_error err = {0};
+  office *o = office_open(tiny_llama(), &options);
   troika_stream *background = NULL, *s = NULL;
   troika_request q, person;
   troika_event event;
@@ -227,12 +234,6 @@ static void suspended_after_any_token(void **state) {
   int32_t prompt[40], alone[70];
   const int64_t second = 1000000000;
   answer a;
-  assert_non_null(o);
-  m.tokens = m.vocab;
-  tiny_write_file(&m, NULL, path);
-  if (troika_model_open(path, NULL, &o->model, &err)) fail_msg("%s", err.text);
-  if (troika_runtime_open(o->model, &options, &o->runtime, &err)) fail_msg("%s", err.text);
-  unlink(path);
   for (int i = 0; i < 40; i++) prompt[i] = i;
   troika_request_init(&q);
   q.prompt = prompt;
@@ -261,9 +262,7 @@ static void suspended_after_any_token(void **state) {
   }
   print_message("suspended %u times\n", (unsigned)stats.suspensions);
   assert_true(stats.suspensions >= 300);
-  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
-  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
-  free(o);
+  office_close(o);
 }
 
 /* Two of the background share 6 pages of 9 each, of 24: whoever needs 16 gets 3 by suspending one
@@ -273,8 +272,6 @@ static void what_is_shared_comes_back_with_the_last(void **state) {
   tiny_model m = tiny_llama();
   troika_runtime_options options = {
       .size = sizeof options, .threads = 1, .parallel = 2, .context = 512};
-  office *o = calloc(1, sizeof *o);
-  troika_error err = {0};
   troika_stream *background[2], *s = NULL;
   troika_request q;
   troika_event event;
@@ -282,14 +279,9 @@ static void what_is_shared_comes_back_with_the_last(void **state) {
   int32_t prompt[470];
   const int64_t second = 1000000000;
   answer a;
-  assert_non_null(o);
-  m.tokens = m.vocab;
   m.context = 512;
   options.kv_bytes = 24 * m.layers * 2 * 32 * m.kv_heads * m.head_dim * sizeof(uint16_t);
-  tiny_write_file(&m, NULL, path);
-  if (troika_model_open(path, NULL, &o->model, &err)) fail_msg("%s", err.text);
-  if (troika_runtime_open(o->model, &options, &o->runtime, &err)) fail_msg("%s", err.text);
-  unlink(path);
+  office *o = office_open(m, &options);
   for (int i = 0; i < 470; i++) prompt[i] = i % 47;
   troika_request_init(&q);
   q.prompt = prompt;
@@ -321,9 +313,7 @@ static void what_is_shared_comes_back_with_the_last(void **state) {
   troika_runtime_describe(o->runtime, &stats);
   print_message("suspended %u times\n", (unsigned)stats.suspensions);
   assert_true(stats.suspensions >= 2);
-  assert_int_equal(troika_runtime_close(&o->runtime), TROIKA_OK);
-  assert_int_equal(troika_model_close(&o->model), TROIKA_OK);
-  free(o);
+  office_close(o);
 }
 
 int main(void) {
